@@ -1,0 +1,70 @@
+# Ottla's errands. `make help` lists them; each one sets up what it needs.
+
+VENV    := .venv
+BIN     := $(VENV)/bin
+PYTHON  ?= $(shell command -v python3.11 || command -v python3)
+STAMP   := $(VENV)/.installed
+WORKERS ?= 2
+PYTEST  := $(BIN)/pytest -n $(WORKERS)
+
+.DEFAULT_GOAL := help
+.PHONY: help install system run demo test lint format unit scenarios clients compat bench docs dist clean
+
+help: ## this list
+	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+
+install: $(STAMP) ## .venv with Ottla and everything its tests need
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed" >&2; exit 1; }
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@
+
+system: ## kcat from the system's packages, where that is possible
+	@sh scripts/system-packages.sh
+
+run: install ## a broker on 127.0.0.1:9092 with its data in ./ottla-data
+	@exec $(BIN)/ottla start --listen 127.0.0.1:9092 --data-dir ./ottla-data
+
+demo: install ## a tour: topics, messages, a group, a crash and what is left after it
+	@$(BIN)/python scripts/demo.py
+
+test: lint unit scenarios clients ## everything that must pass
+
+lint: install ## style, types, and the direction of dependencies
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: install ## rewrites the code in the house's style
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+unit: install ## the parts, each alone
+	$(PYTEST) tests/unit
+
+scenarios: install ## the whole broker in a process of its own
+	$(PYTEST) tests/scenarios
+
+clients: install ## real Kafka clients in Python, Java, Go, JavaScript and C
+	$(PYTEST) tests/clients
+
+compat: install ## franz-go's own test suite against Ottla
+	$(BIN)/pytest tests/compat
+
+bench: install ## figures: messages per second, CPU per message, memory, start
+	$(BIN)/python -m bench
+
+docs: install ## the references in docs/reference, from the code
+	$(BIN)/python scripts/generate_docs.py
+
+dist: install ## wheel and sdist, installed elsewhere and tried out
+	rm -rf dist
+	$(BIN)/python -m build --no-isolation --outdir dist .
+	$(BIN)/python scripts/try_dist.py dist
+
+clean: ## removes what can be made again; data and .venv stay
+	rm -rf dist build .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

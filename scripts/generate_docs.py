@@ -1,0 +1,66 @@
+"""Writes docs/reference from the code: settings, commands, and what of Kafka's protocol is spoken.
+
+`make docs` runs it; a test compares the committed pages with a fresh rendering.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+from ottla.broker.router import APIS, NEVER_FLEXIBLE, Api
+from ottla.cli.reference import commands_markdown, settings_markdown
+
+REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+NOTICE = "<!-- Generated from the code by `make docs`; edit the code, not this page. -->\n\n"
+
+COMPATIBILITY_INTRODUCTION = """\
+# Compatibility with Kafka
+
+Ottla speaks Kafka's wire protocol as 4.0 brokers do. This is every API that it advertises, with its
+versions; what is not listed is not advertised, and clients that need it say so. Below the table
+stands, API by API, what it covers and where it differs from Kafka.
+"""
+
+
+def compatibility_markdown() -> str:
+    apis = sorted(APIS.values(), key=lambda api: api.key)
+    rows = ["| API | key | versions | flexible from |", "|---|---:|---|---|", *map(_row, apis)]
+    sections = [f"## {api.name}\n\n{_covers(api)}\n" for api in apis]
+    return COMPATIBILITY_INTRODUCTION + "\n" + "\n".join(rows) + "\n\n" + "\n".join(sections)
+
+
+def _row(api: Api) -> str:
+    versions = f"{api.first}" if api.first == api.last else f"{api.first} to {api.last}"
+    flexible = "never" if api.flexible == NEVER_FLEXIBLE else f"{api.flexible}"
+    return f"| [{api.name}](#{api.name.lower()}) | {api.key:d} | {versions} | {flexible} |"
+
+
+def _covers(api: Api) -> str:
+    """The docstring of the API's handler, which says versions, KIPs and what is left out."""
+    handler = importlib.import_module(f"ottla.broker.handlers.{api.module}")
+    return inspect.getdoc(handler) or ""
+
+
+PAGES: dict[str, Callable[[], str]] = {
+    "settings.md": settings_markdown,
+    "commands.md": commands_markdown,
+    "compatibility.md": compatibility_markdown,
+}
+
+
+def render(page: str) -> str:
+    return NOTICE + PAGES[page]().rstrip() + "\n"
+
+
+def main() -> None:
+    REFERENCE.mkdir(parents=True, exist_ok=True)
+    for page in PAGES:
+        (REFERENCE / page).write_text(render(page))
+        print(f"docs/reference/{page}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""The IO shell: connections, handlers, partitions and the runtime of the coordinators."""

@@ -1,0 +1,466 @@
+"""One client connection: frames in, replies out in request order, bounded in both directions.
+
+Requests of a connection run one after the other, as clients expect. Only a produce lets the next
+request begin before it is answered: it has its place in the log by then, and waits for the disk.
+
+Frames that arrive whole are cut out of one read buffer that all connections share; a longer frame
+gets a buffer of its own, which the kernel fills directly. So an idle connection holds no buffer,
+and a large batch is never copied before it is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import struct
+from collections import deque
+from collections.abc import Awaitable
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from ottla.broker.router import CloseConnection, Reply, Route, Router
+from ottla.broker.waiting import Deferred
+from ottla.wire.codec import NotEncodable
+from ottla.wire.framing import RequestHead, frame_reply
+from ottla.wire.schema import Message
+
+if TYPE_CHECKING:
+    from ottla.broker.metrics import Metrics
+    from ottla.config import BrokerConfig
+
+logger = logging.getLogger(__name__)
+
+READ_BUFFER_BYTES: Final = 64 * 1024
+# A frame's buffer is made at once up to here; beyond, it grows with what has really arrived.
+FRAME_TRUSTED_BYTES: Final = 4 * 1024 * 1024
+PIPELINED_REQUESTS_MAX: Final = 512
+_SIZE: Final = struct.Struct(">i")
+
+
+class Limits:
+    """The bounds that one listener's connections keep, each and together."""
+
+    __slots__ = (
+        "connection_bytes",
+        "connections",
+        "frame_bytes",
+        "idle_s",
+        "reply_bytes",
+        "total_bytes",
+        "total_reply_bytes",
+        "unread_s",
+    )
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.frame_bytes = config.socket_request_max_bytes
+        self.connections = config.max_connections
+        self.connection_bytes = config.connection_max_request_bytes
+        self.total_bytes = _unlimited(config.queued_max_request_bytes)
+        self.idle_s = _unlimited(config.connections_max_idle_ms) / 1000
+        self.reply_bytes = config.connection_max_reply_bytes
+        self.total_reply_bytes = config.replies_max_bytes
+        self.unread_s = config.connection_write_timeout_ms / 1000
+
+
+def _unlimited(value: int) -> float:
+    """Kafka writes -1 for no limit."""
+    return math.inf if value < 0 else value
+
+
+class Listener:
+    """What the connections of one listening socket share."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        name: str,
+        router: Router,
+        limits: Limits,
+        metrics: Metrics,
+    ) -> None:
+        self.loop = loop
+        self.name = name
+        self.router = router
+        self.limits = limits
+        self.metrics = metrics
+        self.read_buffer = memoryview(bytearray(READ_BUFFER_BYTES))
+        self.connections: set[Connection] = set()
+        self.bytes_in_flight = 0
+        self.is_stopping = False
+        self._starved: set[Connection] = set()
+        self._unsent: dict[Connection, int] = {}
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def connection(self) -> Connection:
+        return Connection(self)
+
+    def start(self) -> None:
+        self._sweep()
+
+    # ------------------------------------------------------------------------- bytes in flight
+
+    @property
+    def is_full(self) -> bool:
+        return self.bytes_in_flight > self.limits.total_bytes
+
+    def starve(self, connection: Connection) -> None:
+        """All connections together hold too much: this one reads again when there is room."""
+        self._starved.add(connection)
+
+    def release(self, byte_count: int) -> None:
+        self.bytes_in_flight -= byte_count
+        if self._starved and not self.is_full:
+            starved, self._starved = self._starved, set()
+            for connection in starved:
+                connection.resume()
+
+    # ---------------------------------------------------------------------------- slow readers
+
+    def stalled(self, connection: Connection, unsent_bytes: int) -> None:
+        self._unsent[connection] = unsent_bytes
+        if sum(self._unsent.values()) > self.limits.total_reply_bytes:
+            slowest = next(iter(self._unsent))
+            slowest.drop("replies that nobody reads fill the broker's memory")
+
+    def flowing(self, connection: Connection) -> None:
+        self._unsent.pop(connection, None)
+
+    def forget(self, connection: Connection) -> None:
+        self.connections.discard(connection)
+        self._starved.discard(connection)
+        self._unsent.pop(connection, None)
+
+    def _sweep(self) -> None:
+        """Closes connections that have been silent, or have not read, for too long."""
+        now = self.loop.time()
+        period_s = min(10.0, self.limits.idle_s / 2, self.limits.unread_s / 2)
+        for connection in tuple(self.connections):
+            connection.check_time(now)
+        self._sweeper = self.loop.call_later(period_s, self._sweep)
+
+    async def stop(self, grace_s: float) -> None:
+        """Lets running requests finish, then closes every connection."""
+        self.is_stopping = True
+        if self._sweeper is not None:
+            self._sweeper.cancel()
+        deadline = self.loop.time() + grace_s
+        for connection in tuple(self.connections):
+            connection.finish()
+        while self.connections and self.loop.time() < deadline:
+            await asyncio.sleep(0.01)
+        for connection in tuple(self.connections):
+            connection.drop("the broker stops")
+
+
+class Exchange:
+    """A request that was begun, and its reply once it is there."""
+
+    __slots__ = ("byte_count", "deferred", "head", "is_done", "reply", "route", "started_s")
+
+    def __init__(self, route: Route, head: RequestHead, byte_count: int, started_s: float) -> None:
+        self.route = route
+        self.head = head
+        self.byte_count = byte_count
+        self.started_s = started_s
+        self.is_done = False
+        self.reply: Reply = None
+        self.deferred: Deferred[Reply] | None = None
+
+
+class Connection(asyncio.BufferedProtocol):
+    __slots__ = (
+        "_backlog",
+        "_bytes_in_flight",
+        "_exchanges",
+        "_filled",
+        "_frame",
+        "_is_closed",
+        "_is_paused",
+        "_is_waiting",
+        "_last_active_s",
+        "_leftover",
+        "_listener",
+        "_memory",
+        "_stalled_at_s",
+        "_task",
+        "_transport",
+        "_wanted",
+        "peer",
+    )
+
+    def __init__(self, listener: Listener) -> None:
+        self._listener = listener
+        self._transport: asyncio.Transport | None = None
+        self.peer = "?"
+        self._leftover = b""
+        self._frame: bytearray | None = None
+        self._filled = 0
+        self._wanted = 0
+        self._backlog: deque[bytearray] = deque()
+        self._exchanges: deque[Exchange] = deque()
+        self._bytes_in_flight = 0
+        self._is_waiting = False
+        self._is_paused = False
+        self._is_closed = False
+        self._stalled_at_s = 0.0
+        self._last_active_s = 0.0
+        self._task: asyncio.Task[None] | None = None
+        self._memory: dict[Any, Any] = {}
+
+    # ------------------------------------------------------------------------------- transport
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        listener = self._listener
+        peer = transport.get_extra_info("peername")
+        self.peer = str(peer[0]) if peer else "?"
+        self._last_active_s = listener.loop.time()
+        listener.connections.add(self)
+        self._transport.set_write_buffer_limits(high=listener.limits.reply_bytes)
+        if len(listener.connections) > listener.limits.connections:
+            listener.metrics.connections_refused += 1
+            self.drop(f"max.connections={listener.limits.connections} is reached")
+            return
+        listener.metrics.connections_accepted += 1
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self._is_closed = True
+        listener = self._listener
+        listener.forget(self)
+        for exchange in self._exchanges:
+            if exchange.deferred is not None:
+                exchange.deferred.abandon()
+        self._exchanges.clear()
+        self._backlog.clear()
+        self._frame = None
+        listener.release(self._bytes_in_flight)
+        self._bytes_in_flight = 0
+
+    def pause_writing(self) -> None:
+        assert self._transport is not None
+        self._stalled_at_s = self._listener.loop.time()
+        self._listener.stalled(self, self._transport.get_write_buffer_size())
+
+    def resume_writing(self) -> None:
+        self._stalled_at_s = 0.0
+        self._listener.flowing(self)
+        self._work_off_backlog()
+
+    def eof_received(self) -> bool:
+        return False
+
+    def drop(self, reason: str) -> None:
+        """Ends the connection at once, with one line in the log."""
+        if not self._is_closed and self._transport is not None:
+            logger.info("connection from %s closed: %s", self.peer, reason)
+            self._is_closed = True
+            self._listener.metrics.connections_dropped += 1
+            self._transport.abort()
+
+    def finish(self) -> None:
+        """The broker stops: answer what runs, take nothing new, then close."""
+        if self._transport is None or self._is_closed:
+            return
+        self._transport.pause_reading()
+        self._backlog.clear()
+        for exchange in self._exchanges:
+            if exchange.deferred is not None and not exchange.deferred.pipelined:
+                exchange.deferred.abandon()
+                self._transport.close()
+                return
+        if not self._exchanges:
+            self._transport.close()
+
+    def check_time(self, now_s: float) -> None:
+        limits = self._listener.limits
+        if self._stalled_at_s:
+            if now_s - self._stalled_at_s > limits.unread_s:
+                self.drop(f"it has not read its replies for {limits.unread_s:.0f} s")
+        elif not self._exchanges and now_s - self._last_active_s > limits.idle_s:
+            self.drop("idle for connections.max.idle.ms")
+
+    # --------------------------------------------------------------------------------- reading
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._frame is None:
+            return self._listener.read_buffer
+        return memoryview(self._frame)[self._filled :]
+
+    def buffer_updated(self, count: int) -> None:
+        self._last_active_s = self._listener.loop.time()
+        if self._frame is not None:
+            self._fill_frame(count)
+        elif self._leftover:
+            joined = self._leftover + bytes(self._listener.read_buffer[:count])
+            self._leftover = b""
+            self._cut_frames(memoryview(joined))
+        else:
+            self._cut_frames(self._listener.read_buffer[:count])
+
+    def _cut_frames(self, data: memoryview) -> None:
+        position, end = 0, len(data)
+        while end - position >= 4 and not self._is_closed:
+            (size,) = _SIZE.unpack_from(data, position)
+            if not 0 < size <= self._listener.limits.frame_bytes:
+                self.drop(
+                    f"a frame of {size} bytes; socket.request.max.bytes is "
+                    f"{self._listener.limits.frame_bytes}"
+                )
+                return
+            position += 4
+            if size > end - position:
+                self._begin_frame(size, data[position:])
+                return
+            self._received(bytearray(data[position : position + size]))
+            position += size
+        self._leftover = bytes(data[position:])
+
+    def _begin_frame(self, size: int, start: memoryview) -> None:
+        self._wanted = size
+        self._frame = bytearray(min(size, FRAME_TRUSTED_BYTES))
+        self._filled = len(start)
+        self._frame[: self._filled] = start
+
+    def _fill_frame(self, count: int) -> None:
+        assert self._frame is not None
+        self._filled += count
+        if self._filled == self._wanted:
+            frame, self._frame = self._frame, None
+            self._received(frame)
+        elif self._filled == len(self._frame):
+            grown = bytearray(min(self._wanted, 2 * len(self._frame)))
+            grown[: self._filled] = self._frame
+            self._frame = grown
+
+    def _received(self, frame: bytearray) -> None:
+        byte_count = len(frame)
+        listener = self._listener
+        listener.metrics.bytes_received += byte_count
+        self._bytes_in_flight += byte_count
+        listener.bytes_in_flight += byte_count
+        if self._is_waiting or self._stalled_at_s or self._backlog:
+            self._backlog.append(frame)
+        else:
+            self._begin(frame)
+        if (
+            self._bytes_in_flight > listener.limits.connection_bytes
+            or len(self._exchanges) + len(self._backlog) > PIPELINED_REQUESTS_MAX
+            or listener.is_full
+        ):
+            self._pause()
+
+    def _pause(self) -> None:
+        if not self._is_paused and not self._is_closed and self._transport is not None:
+            self._is_paused = True
+            self._transport.pause_reading()
+            if self._listener.is_full:
+                self._listener.starve(self)
+
+    def resume(self) -> None:
+        """Reads again once what it holds is below its bounds."""
+        listener = self._listener
+        if (
+            self._is_paused
+            and not self._is_closed
+            and self._transport is not None
+            and self._bytes_in_flight <= listener.limits.connection_bytes // 2
+            and len(self._exchanges) + len(self._backlog) <= PIPELINED_REQUESTS_MAX // 2
+        ):
+            if listener.is_full:
+                listener.starve(self)
+                return
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    # -------------------------------------------------------------------------------- handling
+
+    def _begin(self, frame: bytearray) -> None:
+        started_s = perf_counter()
+        listener = self._listener
+        router = listener.router
+        view = memoryview(frame)
+        try:
+            head = router.head(view)
+            route = router.route(head)
+            outcome = router.call(route, head, view, self.peer, listener.name, self._memory)
+        except CloseConnection as error:
+            self.drop(str(error))
+            return
+        exchange = Exchange(route, head, len(frame), started_s)
+        if outcome is None or isinstance(outcome, Message):
+            exchange.reply = outcome
+            exchange.is_done = True
+            if self._exchanges:
+                self._exchanges.append(exchange)
+            else:
+                self._answer(exchange)
+            return
+        self._exchanges.append(exchange)
+        if isinstance(outcome, Deferred):
+            exchange.deferred = outcome
+            if not outcome.pipelined:
+                self._is_waiting = not outcome.is_resolved
+            outcome.when_resolved(lambda reply: self._done(exchange, reply))
+        else:
+            self._is_waiting = True
+            self._task = listener.loop.create_task(self._await(exchange, outcome))
+
+    async def _await(self, exchange: Exchange, outcome: Awaitable[Reply]) -> None:
+        try:
+            reply = await outcome
+        except CloseConnection as error:
+            self.drop(str(error))
+            return
+        finally:
+            self._task = None
+        self._done(exchange, reply)
+
+    def _done(self, exchange: Exchange, reply: Reply) -> None:
+        exchange.reply = reply
+        exchange.is_done = True
+        if exchange.deferred is None or not exchange.deferred.pipelined:
+            self._is_waiting = False
+        if self._is_closed:
+            return
+        exchanges = self._exchanges
+        while exchanges and exchanges[0].is_done:
+            self._answer(exchanges.popleft())
+        self._work_off_backlog()
+        if self._listener.is_stopping and not exchanges and self._transport is not None:
+            self._transport.close()
+
+    def _work_off_backlog(self) -> None:
+        backlog = self._backlog
+        while backlog and not (self._is_waiting or self._stalled_at_s or self._is_closed):
+            self._begin(backlog.popleft())
+        if self._is_paused:
+            self.resume()
+
+    def _answer(self, exchange: Exchange) -> None:
+        listener = self._listener
+        byte_count = exchange.byte_count
+        self._bytes_in_flight -= byte_count
+        listener.release(byte_count)
+        reply = exchange.reply
+        if reply is not None and not self._is_closed:
+            self._send(exchange, reply)
+        exchange.route.metrics.observe(perf_counter() - exchange.started_s)
+        if self._is_paused:
+            self.resume()
+
+    def _send(self, exchange: Exchange, reply: Message) -> None:
+        head, api = exchange.head, exchange.route.api
+        # A version that we do not know gets the answer that every client can read.
+        version = head.version if head.version <= api.last else 0
+        try:
+            chunks = frame_reply(head.correlation_id, version >= api.flexible, reply, version)
+        except NotEncodable:
+            logger.exception("%s: the reply cannot be encoded", api.name)
+            self.drop("its reply could not be encoded")
+            return
+        assert self._transport is not None
+        if len(chunks) == 1:
+            self._transport.write(chunks[0])
+        else:
+            self._transport.writelines(chunks)

@@ -1,0 +1,142 @@
+"""Group commit: a loop turn's batches are written together, all that waits is synced together."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from queue import SimpleQueue
+from time import perf_counter
+from typing import TYPE_CHECKING, Final
+
+from ottla.log.log import SyncTicket
+from ottla.ports import Disk
+
+if TYPE_CHECKING:
+    from ottla.broker.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+# Up to here each partition's files are synced for themselves, so that one failing file is one
+# failing partition; above it one call serves all and a failure is everybody's.
+TICKETS_SINGLY_MAX: Final = 8
+STOP_S_MAX: Final = 30
+
+
+class SyncJob:
+    """One trip of the sync thread."""
+
+    __slots__ = ("error", "failed", "seconds", "tickets")
+
+    def __init__(self, tickets: list[tuple[Partition, SyncTicket]]) -> None:
+        self.tickets = tickets
+        self.failed: dict[Partition, OSError] = {}
+        self.seconds = 0.0
+
+    def run(self, disk: Disk) -> None:
+        started = perf_counter()
+        if len(self.tickets) <= TICKETS_SINGLY_MAX:
+            for partition, ticket in self.tickets:
+                self._sync(disk, [(partition, ticket)])
+        else:
+            self._sync(disk, self.tickets)
+        self.seconds = perf_counter() - started
+
+    def _sync(self, disk: Disk, tickets: Sequence[tuple[Partition, SyncTicket]]) -> None:
+        try:
+            disk.sync_many([file for _, ticket in tickets for file in ticket.files])
+            directories = {name: None for _, ticket in tickets for name in ticket.directories}
+            for directory in directories:
+                disk.sync_directory(directory)
+        except OSError as error:
+            for partition, _ in tickets:
+                self.failed[partition] = error
+
+
+class Flusher:
+    """Writes and syncs the partitions of one kind, with a sync thread of its own."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        disk: Disk,
+        name: str,
+        observe_sync_s: Callable[[float], None],
+    ) -> None:
+        self._loop = loop
+        self._disk = disk
+        self._observe_sync_s = observe_sync_s
+        self._queued: list[Partition] = []
+        self._dirty: dict[Partition, None] = {}
+        self._jobs: SimpleQueue[SyncJob | None] = SimpleQueue()
+        self._is_syncing = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._thread = threading.Thread(target=self._work, name=f"sync-{name}", daemon=True)
+        self.unsynced_bytes = 0
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def queue(self, partition: Partition) -> None:
+        """The partition has batches to write at the end of this loop turn."""
+        if not self._queued:
+            self._loop.call_soon(self._write_queued)
+        self._queued.append(partition)
+
+    def want_sync(self, partition: Partition) -> None:
+        self._dirty[partition] = None
+        self._begin_sync()
+
+    def _write_queued(self) -> None:
+        queued, self._queued = self._queued, []
+        for partition in queued:
+            self.unsynced_bytes += partition.write_queued()
+            if partition.is_synced_eagerly:
+                self._dirty[partition] = None
+        self._begin_sync()
+
+    def _begin_sync(self) -> None:
+        if self._is_syncing or not self._dirty:
+            return
+        dirty, self._dirty = self._dirty, {}
+        self.unsynced_bytes = 0
+        tickets = []
+        for partition in dirty:
+            ticket = partition.log.begin_sync()
+            if ticket is not None:
+                tickets.append((partition, ticket))
+        if tickets:
+            self._is_syncing = True
+            self._idle.clear()
+            self._jobs.put(SyncJob(tickets))
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            job.run(self._disk)
+            self._loop.call_soon_threadsafe(self._finish_sync, job)
+
+    def _finish_sync(self, job: SyncJob) -> None:
+        self._is_syncing = False
+        self._begin_sync()
+        for partition, ticket in job.tickets:
+            error = job.failed.get(partition)
+            if error is None:
+                partition.finish_sync(ticket)
+            else:
+                partition.fail_sync(error)
+        self._observe_sync_s(job.seconds)
+        if not self._is_syncing:
+            self._idle.set()
+
+    async def drain(self) -> None:
+        """Returns when everything written so far is synced, or has failed to."""
+        while self._queued or self._is_syncing or self._dirty:
+            await self._idle.wait()
+            await asyncio.sleep(0)
+
+    async def stop(self) -> None:
+        await asyncio.wait_for(self.drain(), STOP_S_MAX)
+        self._jobs.put(None)
+        await asyncio.to_thread(self._thread.join, STOP_S_MAX)

@@ -1,0 +1,54 @@
+"""What is read off the broker's state at every scrape, instead of being counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ottla.broker.connection import Listener
+from ottla.broker.metrics import Metrics
+from ottla.broker.services import Services
+
+
+def register_gauges(metrics: Metrics, services: Services, listener: Listener) -> None:
+    partitions = services.partitions
+
+    def log_bytes() -> Iterator[tuple[tuple[str, ...], int]]:
+        for topic, of_topic in partitions.by_topic().items():
+            yield (topic,), sum(partition.log.size_bytes for partition in of_topic.values())
+
+    def segments() -> Iterator[tuple[tuple[str, ...], int]]:
+        for topic, of_topic in partitions.by_topic().items():
+            yield (topic,), sum(partition.log.segment_count for partition in of_topic.values())
+
+    def lag() -> Iterator[tuple[tuple[str, ...], int]]:
+        for group, topic, index, offset in services.groups.committed_offsets():
+            partition = (partitions.of_topic(topic) or {}).get(index)
+            if partition is not None:
+                behind = max(0, partition.high_watermark.offset - offset)
+                yield (group, topic, str(index)), behind
+
+    metrics.gauge("ottla_log_size_bytes", "Bytes of log on disk.", log_bytes, ("topic",))
+    metrics.gauge("ottla_log_segments", "Segment files.", segments, ("topic",))
+    metrics.gauge(
+        "ottla_group_lag",
+        "Messages between a group's committed offset and the high watermark.",
+        lag,
+        ("group", "topic", "partition"),
+    )
+    metrics.value(
+        "ottla_connections", "Open client connections.", lambda: len(listener.connections)
+    )
+    metrics.value(
+        "ottla_requests_in_flight_bytes",
+        "Bytes of requests that are not answered yet.",
+        lambda: listener.bytes_in_flight,
+    )
+    metrics.value("ottla_partitions", "Partitions here.", lambda: sum(1 for _ in partitions))
+    metrics.value(
+        "ottla_partitions_failing",
+        "Partitions whose writes the disk refuses.",
+        lambda: len(partitions.failing()),
+    )
+    metrics.value(
+        "ottla_fetch_sessions", "Fetch sessions remembered.", lambda: len(services.fetch_sessions)
+    )

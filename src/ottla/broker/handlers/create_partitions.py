@@ -1,0 +1,33 @@
+"""CreatePartitions, versions 0 to 3 (KIP-195, 599). Left out: mutation quotas."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from ottla.broker.services import RequestContext, Services
+from ottla.errors import code_of
+from ottla.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
+
+
+def handle(
+    services: Services, context: RequestContext, request: CreatePartitionsRequest
+) -> Awaitable[CreatePartitionsResponse]:
+    del context
+    return services.controller.submit(
+        lambda controller, now, ticket: controller.create_partitions(request, now, ticket)
+    )
+
+
+def refuse(request: CreatePartitionsRequest, error: Exception) -> CreatePartitionsResponse:
+    return CreatePartitionsResponse(
+        results=[
+            CreatePartitionsTopicResult(
+                name=topic.name, error_code=code_of(error), error_message=str(error)
+            )
+            for topic in request.topics
+        ]
+    )

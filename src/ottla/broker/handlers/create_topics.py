@@ -1,0 +1,38 @@
+"""CreateTopics, versions 2 to 7 (KIP-195, 464, 525, 516).
+
+Each topic succeeds or fails by itself, with a message. The answer comes when the topics are
+committed and can be used, so the request's timeout is not needed. Left out: creation policies,
+mutation quotas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from ottla.broker.services import RequestContext, Services
+from ottla.errors import code_of
+from ottla.wire.messages.create_topics import (
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+
+
+def handle(
+    services: Services, context: RequestContext, request: CreateTopicsRequest
+) -> Awaitable[CreateTopicsResponse]:
+    del context
+    return services.controller.submit(
+        lambda controller, now, ticket: controller.create_topics(request, now, ticket)
+    )
+
+
+def refuse(request: CreateTopicsRequest, error: Exception) -> CreateTopicsResponse:
+    return CreateTopicsResponse(
+        topics=[
+            CreatableTopicResult(
+                name=topic.name, error_code=code_of(error), error_message=str(error), configs=[]
+            )
+            for topic in request.topics
+        ]
+    )

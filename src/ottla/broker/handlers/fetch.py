@@ -1,0 +1,297 @@
+"""Fetch, versions 4 to 17: fetch sessions (KIP-227), topic ids (KIP-516), leader epochs (KIP-320).
+
+Left out: followers (replica ids are refused until there are replicas), rack-aware reads (KIP-392).
+The last stable offset is the high watermark as long as there are no transactions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from ottla.broker.fetch_sessions import (
+    FINAL_EPOCH,
+    FULL_EPOCH,
+    NO_SESSION,
+    FetchSession,
+    PartitionKey,
+    TopicKey,
+)
+from ottla.broker.partition import Partition
+from ottla.broker.services import RequestContext, Services
+from ottla.broker.waiting import Deferred, ParkedFetch
+from ottla.errors import (
+    FetchSessionTopicIdError,
+    InvalidRequest,
+    OttlaError,
+    UnknownTopicId,
+    UnknownTopicOrPartition,
+    code_of,
+)
+from ottla.types import NO_TOPIC_ID
+from ottla.wire.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    PartitionData,
+)
+
+TOPIC_IDS_VERSION = 13
+
+
+def handle(
+    services: Services, context: RequestContext, request: FetchRequest
+) -> Deferred[FetchResponse] | FetchResponse:
+    if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
+        raise InvalidRequest("this cluster has no followers yet")
+    return Fetch(services, context, request).start()
+
+
+def refuse(request: FetchRequest, error: Exception) -> FetchResponse:
+    return FetchResponse(error_code=code_of(error))
+
+
+class Fetch:
+    """One fetch from its session to its reply; parked in between when there is too little."""
+
+    __slots__ = (
+        "_asked",
+        "_by_id",
+        "_bytes_max",
+        "_context",
+        "_deferred",
+        "_partitions",
+        "_request",
+        "_services",
+        "_session",
+        "_uses_session",
+    )
+
+    def __init__(self, services: Services, context: RequestContext, request: FetchRequest) -> None:
+        self._services = services
+        self._context = context
+        self._request = request
+        self._by_id = context.version >= TOPIC_IDS_VERSION
+        self._bytes_max = min(request.max_bytes, services.config.fetch_max_bytes)
+        self._session: FetchSession | None = None
+        self._uses_session = False
+        self._asked: list[tuple[TopicKey, FetchPartition]] = []
+        self._partitions: list[Partition | OttlaError] = []
+        self._deferred: Deferred[FetchResponse] | None = None
+
+    def start(self) -> Deferred[FetchResponse] | FetchResponse:
+        self._resolve_session()
+        self._asked = list(self._all_asked())
+        self._partitions = [self._find(topic, asked.partition) for topic, asked in self._asked]
+        answers, byte_count, is_cold, must_answer = self._read_all(cached_only=True)
+        if is_cold:
+            return self._in_thread()
+        request = self._request
+        if (
+            must_answer
+            or byte_count >= request.min_bytes
+            or request.max_wait_ms <= 0
+            or not self._asked
+        ):
+            return self._respond(answers)
+        return self._park(request.min_bytes - byte_count)
+
+    # --------------------------------------------------------------------------------- session
+
+    def _resolve_session(self) -> None:
+        request, sessions = self._request, self._services.fetch_sessions
+        if request.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
+            if request.session_id != NO_SESSION:
+                sessions.close(request.session_id)
+            if request.session_epoch == FULL_EPOCH:
+                self._session = sessions.open(self._by_id)
+                if self._session is not None:
+                    self._session.update(self._named(), ())
+            return
+        session = sessions.resume(request.session_id, request.session_epoch)
+        if session.uses_topic_ids != self._by_id:
+            sessions.close(session.id)
+            raise FetchSessionTopicIdError("a fetch session cannot change to or from topic ids")
+        session.update(self._named(), self._forgotten())
+        self._session = session
+        self._uses_session = True
+
+    def _named(self) -> Iterable[tuple[TopicKey, FetchPartition]]:
+        for topic in self._request.topics:
+            key: TopicKey = topic.topic_id if self._by_id else topic.topic
+            for partition in topic.partitions:
+                yield key, partition
+
+    def _forgotten(self) -> Iterable[PartitionKey]:
+        for topic in self._request.forgotten_topics_data:
+            key: TopicKey = topic.topic_id if self._by_id else topic.topic
+            for partition in topic.partitions:
+                yield key, partition
+
+    def _all_asked(self) -> Iterable[tuple[TopicKey, FetchPartition]]:
+        if self._session is None:
+            return self._named()
+        return [(key[0], known.asked) for key, known in self._session.partitions.items()]
+
+    # --------------------------------------------------------------------------------- reading
+
+    def _find(self, topic: TopicKey, index: int) -> Partition | OttlaError:
+        if isinstance(topic, bytes):
+            name = self._services.metadata.topic_name(topic) if topic != NO_TOPIC_ID else None
+            if name is None:
+                return UnknownTopicId(f"no topic has the id {topic.hex()}")
+        else:
+            name = topic
+        partition = (self._services.partitions.of_topic(name) or {}).get(index)
+        if partition is None:
+            return UnknownTopicOrPartition(f"{name} has no partition {index}")
+        return partition
+
+    def _read_all(self, *, cached_only: bool) -> tuple[list[PartitionData], int, bool, bool]:
+        """(answers, bytes, whether a page was cold, whether something must be told at once)."""
+        room = self._bytes_max
+        byte_count = 0
+        must_answer = False
+        answers = []
+        for (_, asked), partition in zip(self._asked, self._partitions, strict=True):
+            answer = PartitionData(asked.partition, high_watermark=-1)
+            answers.append(answer)
+            try:
+                if isinstance(partition, OttlaError):
+                    raise partition
+                is_cold = self._read_one(partition, asked, answer, room, cached_only)
+            except (OttlaError, OSError) as error:
+                answer.error_code = code_of(error)
+                answer.records = b""
+                must_answer = True
+                continue
+            if is_cold:
+                return answers, byte_count, True, must_answer
+            if answer.records:
+                size = len(answer.records)
+                if size > room and byte_count:
+                    # Only the first batch of a reply may be larger than the reply may be.
+                    answer.records = b""
+                else:
+                    room -= size
+                    byte_count += size
+            elif answer.diverging_epoch.end_offset >= 0:
+                must_answer = True
+        return answers, byte_count, False, must_answer
+
+    def _read_one(
+        self,
+        partition: Partition,
+        asked: FetchPartition,
+        answer: PartitionData,
+        room: int,
+        cached_only: bool,
+    ) -> bool:
+        """Fills the answer; True when the page was cold."""
+        partition.check_epoch(asked.current_leader_epoch)
+        committed = partition.high_watermark.offset
+        answer.high_watermark = answer.last_stable_offset = committed
+        answer.log_start_offset = partition.log.start_offset
+        answer.records = b""
+        if asked.last_fetched_epoch >= 0:
+            epoch, end = partition.log.end_offset_for_epoch(asked.last_fetched_epoch)
+            if end < asked.fetch_offset or epoch < asked.last_fetched_epoch:
+                answer.diverging_epoch = EpochEndOffset(epoch, end)
+                return False
+        if asked.fetch_offset == committed or room <= 0:
+            return False
+        limit = min(asked.partition_max_bytes, room)
+        data = partition.read(asked.fetch_offset, limit, cached_only=cached_only)
+        if data is None:
+            return True
+        answer.records = data
+        return False
+
+    # ------------------------------------------------------------------------------- answering
+
+    def _park(self, missing_bytes: int) -> Deferred[FetchResponse]:
+        self._deferred = Deferred()
+        waiting = [found for found in self._partitions if isinstance(found, Partition)]
+        parked = ParkedFetch(
+            self._services.loop,
+            waiting,
+            missing_bytes,
+            self._request.max_wait_ms / 1000,
+            self._complete,
+        )
+        self._deferred.when_abandoned(parked.leave)
+        return self._deferred
+
+    def _complete(self) -> None:
+        assert self._deferred is not None
+        self._partitions = [self._find(topic, asked.partition) for topic, asked in self._asked]
+        answers, _, is_cold, _ = self._read_all(cached_only=True)
+        if is_cold:
+            self._in_thread()
+        else:
+            self._deferred.resolve(self._respond(answers))
+
+    def _in_thread(self) -> Deferred[FetchResponse]:
+        """The disk has to be waited for, which the loop may not do."""
+        deferred = self._deferred = self._deferred or Deferred()
+        loop = self._services.loop
+        future = loop.run_in_executor(None, lambda: self._read_all(cached_only=False))
+
+        def done(finished: asyncio.Future[tuple[list[PartitionData], int, bool, bool]]) -> None:
+            error = finished.exception()
+            if error is not None:
+                deferred.resolve(refuse(self._request, error))  # type: ignore[arg-type]
+            else:
+                deferred.resolve(self._respond(finished.result()[0]))
+
+        future.add_done_callback(done)
+        return deferred
+
+    def _respond(self, answers: list[PartitionData]) -> FetchResponse:
+        session = self._session
+        response = FetchResponse(session_id=session.id if session is not None else NO_SESSION)
+        topics: dict[TopicKey, FetchableTopicResponse] = {}
+        memory = self._context.memory
+        for (topic, asked), partition, answer in zip(
+            self._asked, self._partitions, answers, strict=True
+        ):
+            if isinstance(partition, Partition):
+                self._count(partition, asked, answer, memory)
+            if session is not None:
+                is_news = session.worth_telling((topic, asked.partition), answer)
+                if self._uses_session and not is_news:
+                    continue
+            answered = topics.get(topic)
+            if answered is None:
+                answered = topics[topic] = (
+                    FetchableTopicResponse(topic_id=topic)
+                    if isinstance(topic, bytes)
+                    else FetchableTopicResponse(topic=topic)
+                )
+                response.responses.append(answered)
+            answered.partitions.append(answer)
+        return response
+
+    def _count(
+        self,
+        partition: Partition,
+        asked: FetchPartition,
+        answer: PartitionData,
+        memory: dict[Partition, int],
+    ) -> None:
+        """Messages are counted when the client asks for what is behind them: no batch is opened."""
+        metrics = partition.metrics
+        metrics.fetch_requests += 1
+        if answer.error_code:
+            metrics.fetch_errors += 1
+            return
+        before = memory.get(partition)
+        if before is not None and asked.fetch_offset > before:
+            metrics.messages_out += asked.fetch_offset - before
+        if answer.records:
+            metrics.bytes_out += len(answer.records)
+            memory[partition] = asked.fetch_offset
+        elif before is not None:
+            del memory[partition]

@@ -1,0 +1,42 @@
+"""IncrementalAlterConfigs, versions 0 and 1 (KIP-339): sets, deletes, appends and subtracts.
+
+Settings of groups, of client metrics and of loggers are refused; the level of the log is the
+broker's setting log.level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from ottla.broker.services import RequestContext, Services
+from ottla.errors import code_of
+from ottla.wire.messages.incremental_alter_configs import (
+    AlterConfigsResourceResponse,
+    IncrementalAlterConfigsRequest,
+    IncrementalAlterConfigsResponse,
+)
+
+
+def handle(
+    services: Services, context: RequestContext, request: IncrementalAlterConfigsRequest
+) -> Awaitable[IncrementalAlterConfigsResponse]:
+    del context
+    return services.controller.submit(
+        lambda controller, now, ticket: controller.incremental_alter_configs(request, now, ticket)
+    )
+
+
+def refuse(
+    request: IncrementalAlterConfigsRequest, error: Exception
+) -> IncrementalAlterConfigsResponse:
+    return IncrementalAlterConfigsResponse(
+        responses=[
+            AlterConfigsResourceResponse(
+                error_code=code_of(error),
+                error_message=str(error),
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource in request.resources
+        ]
+    )

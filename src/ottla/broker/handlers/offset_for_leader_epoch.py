@@ -1,0 +1,33 @@
+"""OffsetForLeaderEpoch, versions 2 to 4 (KIP-320): where a leader epoch ended."""
+
+from __future__ import annotations
+
+from ottla.broker.services import RequestContext, Services
+from ottla.errors import OttlaError, code_of
+from ottla.wire.messages.offset_for_leader_epoch import (
+    EpochEndOffset,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    OffsetForLeaderTopicResult,
+)
+
+
+def handle(
+    services: Services, context: RequestContext, request: OffsetForLeaderEpochRequest
+) -> OffsetForLeaderEpochResponse:
+    response = OffsetForLeaderEpochResponse()
+    for topic in request.topics:
+        answers: list[EpochEndOffset] = []
+        response.topics.append(OffsetForLeaderTopicResult(topic.topic, answers))
+        for asked in topic.partitions:
+            answer = EpochEndOffset(partition=asked.partition)
+            answers.append(answer)
+            try:
+                partition = services.partitions.get(topic.topic, asked.partition)
+                partition.check_epoch(asked.current_leader_epoch)
+                epoch, end = partition.log.end_offset_for_epoch(asked.leader_epoch)
+                answer.leader_epoch = epoch
+                answer.end_offset = min(end, partition.high_watermark.offset)
+            except OttlaError as error:
+                answer.error_code = code_of(error)
+    return response

@@ -1,0 +1,177 @@
+"""Produce, versions 3 to 12.
+
+Versions 0 to 2 are advertised, as Kafka does, because librdkafka compresses only where they are, but
+they are answered with UNSUPPORTED_VERSION. Left out: transactions, and the leader hints of KIP-951
+beyond this node.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from ottla.broker.partition import Partition
+from ottla.broker.services import RequestContext, Services
+from ottla.broker.topic_creation import ensure_topic
+from ottla.broker.waiting import Deferred, PendingProduce, refuse
+from ottla.errors import (
+    InvalidRecord,
+    InvalidRequiredAcks,
+    OttlaError,
+    TransactionsNotSupported,
+    UnknownTopicOrPartition,
+    UnsupportedCompression,
+    UnsupportedVersion,
+)
+from ottla.wire.compression import Compression
+from ottla.wire.messages.produce import (
+    PartitionProduceData,
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
+from ottla.wire.records import read_header
+from ottla.wire.schema import Buffer
+
+FIRST_VERSION = 3
+ZSTD_VERSION = 7
+ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+
+
+def handle(
+    services: Services, context: RequestContext, request: ProduceRequest
+) -> Deferred[ProduceResponse] | ProduceResponse | None | asyncio.Future[ProduceResponse | None]:
+    refusal = _refusal(context, request)
+    if refusal is not None:
+        return _refuse_all(request, refusal) if request.acks != ACKS_NONE else None
+    if _must_wait_first(services, request):
+        return services.loop.create_task(_prepare_and_append(services, context, request))
+    return _append(services, context, request)
+
+
+def _refusal(context: RequestContext, request: ProduceRequest) -> OttlaError | None:
+    if context.version < FIRST_VERSION:
+        return UnsupportedVersion("produce with version 3 or later")
+    if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
+        return InvalidRequiredAcks(f"acks is {request.acks}; it may be 0, 1 or -1 (all)")
+    if request.transactional_id is not None:
+        return TransactionsNotSupported("transactions are not supported yet")
+    return None
+
+
+def _refuse_all(request: ProduceRequest, error: OttlaError) -> ProduceResponse:
+    response = ProduceResponse()
+    for topic in request.topic_data:
+        answers = [PartitionProduceResponse(data.index) for data in topic.partition_data]
+        for answer in answers:
+            refuse(answer, error)
+        response.responses.append(TopicProduceResponse(topic.name, answers))
+    return response
+
+
+def _must_wait_first(services: Services, request: ProduceRequest) -> bool:
+    """Whether a topic has to be created, or a batch compressed anew, before it can be appended."""
+    for topic in request.topic_data:
+        partitions = services.partitions.of_topic(topic.name)
+        if partitions is None:
+            return True
+        for data in topic.partition_data:
+            partition = partitions.get(data.index)
+            if partition is not None and partition.must_recompress:
+                return True
+    return False
+
+
+async def _prepare_and_append(
+    services: Services, context: RequestContext, request: ProduceRequest
+) -> ProduceResponse | None:
+    for topic in request.topic_data:
+        partitions = services.partitions.of_topic(topic.name)
+        if partitions is None:
+            try:
+                await ensure_topic(services, topic.name)
+            except OttlaError:
+                # The append below finds no topic and says so.
+                continue
+            partitions = services.partitions.of_topic(topic.name) or {}
+        for data in topic.partition_data:
+            partition = partitions.get(data.index)
+            if partition is not None and partition.must_recompress and data.records is not None:
+                try:
+                    data.records = await asyncio.to_thread(partition.recompressed, data.records)
+                except OttlaError:
+                    continue
+    outcome = _append(services, context, request)
+    if not isinstance(outcome, Deferred):
+        return outcome
+    reply: asyncio.Future[ProduceResponse | None] = services.loop.create_future()
+    outcome.when_resolved(reply.set_result)
+    return await reply
+
+
+def _append(
+    services: Services, context: RequestContext, request: ProduceRequest
+) -> Deferred[ProduceResponse] | ProduceResponse | None:
+    now_ms = services.clock.now().wall_ms
+    response = ProduceResponse()
+    pending = PendingProduce(response, services.deadlines)
+    for topic in request.topic_data:
+        partitions = services.partitions.of_topic(topic.name)
+        answers: list[PartitionProduceResponse] = []
+        response.responses.append(TopicProduceResponse(topic.name, answers))
+        for data in topic.partition_data:
+            answer = PartitionProduceResponse(data.index)
+            answers.append(answer)
+            try:
+                if partitions is None:
+                    raise UnknownTopicOrPartition(f"topic {topic.name} does not exist")
+                partition = partitions.get(data.index)
+                if partition is None:
+                    raise UnknownTopicOrPartition(f"{topic.name} has no partition {data.index}")
+                partition.metrics.produce_requests += 1
+                end_offset = _append_one(partition, data, answer, context.version, now_ms)
+            except (OttlaError, OSError) as error:
+                refuse(answer, error)
+                if partitions:
+                    services.metrics.topic(topic.name).produce_errors += 1
+            else:
+                pending.waits.append((partition, end_offset, answer))
+    return _wait(pending, request)
+
+
+def _append_one(
+    partition: Partition,
+    data: PartitionProduceData,
+    answer: PartitionProduceResponse,
+    version: int,
+    now_ms: int,
+) -> int:
+    """Appends one partition's batch and returns the offset that must be committed."""
+    records: Buffer | None = data.records
+    if records is None:
+        raise InvalidRecord("the request has no records for this partition")
+    if version < ZSTD_VERSION and read_header(records).compression == Compression.ZSTD:
+        raise UnsupportedCompression("zstd needs produce version 7 or later")
+    appended = partition.append(records, now_ms)
+    answer.base_offset = appended.base_offset
+    answer.log_append_time_ms = now_ms if partition.is_append_time else -1
+    answer.log_start_offset = partition.log.start_offset
+    return appended.end_offset
+
+
+def _wait(
+    pending: PendingProduce, request: ProduceRequest
+) -> Deferred[ProduceResponse] | ProduceResponse | None:
+    acks = request.acks
+    if acks == ACKS_NONE:
+        return None
+    if not pending.waits:
+        return pending.response
+    waits = pending.waits
+    pending.arm(request.timeout_ms / 1000)
+    for partition, end_offset, answer in waits:
+        if acks == ACKS_ALL:
+            partition.wait_committed(end_offset, pending, answer)
+        else:
+            partition.wait_written(pending, answer)
+    return pending.deferred

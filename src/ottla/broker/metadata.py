@@ -1,0 +1,258 @@
+"""The cluster's metadata as this broker knows it: the image folded at commit.
+
+Handlers read it; whoever has work to do when it changes listens. Listeners hear of each committed
+batch once, after all of it is folded, as a list of changes in this order: what is gone, what is
+new, what is different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from ottla.cluster.configs import BrokerLayers, stored_topic_config
+from ottla.cluster.image import (
+    NO_LEADER_CHANGE,
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+    ResourceType,
+    TopicImage,
+)
+from ottla.config import BrokerConfig, TopicConfig
+from ottla.errors import UnknownTopicId, UnknownTopicOrPartition
+from ottla.wire.messages.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from ottla.wire.schema import Message
+
+T = TypeVar("T")
+
+
+class TopicDeleted(NamedTuple):
+    name: str
+    id: bytes
+    partitions: int
+
+
+class TopicCreated(NamedTuple):
+    """The topic with all partitions that it has at the end of the batch."""
+
+    topic: TopicImage
+
+
+class PartitionsAdded(NamedTuple):
+    topic: TopicImage
+    indexes: tuple[int, ...]
+
+
+class LeaderChanged(NamedTuple):
+    """A new leader epoch, with the same leader or another."""
+
+    topic: TopicImage
+    partition_index: int
+    partition: PartitionImage
+
+
+class TopicConfigChanged(NamedTuple):
+    """The settings in force for this topic may have changed: its own, or a broker's default."""
+
+    topic: TopicImage
+
+
+class BrokerConfigChanged(NamedTuple):
+    """The dynamic settings of this broker; all topics' configs are announced beside it."""
+
+    config: BrokerConfig
+
+
+class BrokersChanged(NamedTuple):
+    """A broker came, went, or has other endpoints."""
+
+
+Change = (
+    TopicDeleted
+    | TopicCreated
+    | PartitionsAdded
+    | LeaderChanged
+    | TopicConfigChanged
+    | BrokerConfigChanged
+    | BrokersChanged
+)
+Listener = Callable[[Sequence[Change]], None]
+
+
+class MetadataCache:
+    """What is committed of the metadata log."""
+
+    def __init__(self, config: BrokerConfig) -> None:
+        self.image = MetadataImage()
+        self._config = config
+        self._effective: BrokerConfig | None = None
+        self._topic_configs: dict[str, TopicConfig] = {}
+        self._plain_topic_config: TopicConfig | None = None
+        self._memos: dict[str, dict[Hashable, Any]] = {}
+        self._listeners: list[Listener] = []
+
+    # What handlers ask.
+
+    def topic(self, name: str) -> TopicImage:
+        topic = self.image.topics_by_name.get(name)
+        if topic is None:
+            raise UnknownTopicOrPartition(f"Topic {name} does not exist.")
+        return topic
+
+    def topic_by_id(self, topic_id: bytes) -> TopicImage:
+        topic = self.image.topics_by_id.get(topic_id)
+        if topic is None:
+            raise UnknownTopicId("There is no topic with this id.")
+        return topic
+
+    def has_topic(self, name: str) -> bool:
+        return name in self.image.topics_by_name
+
+    def partition(self, name: str, index: int) -> PartitionImage:
+        partition = self.topic(name).partitions.get(index)
+        if partition is None:
+            raise UnknownTopicOrPartition(f"Topic {name} has no partition {index}.")
+        return partition
+
+    def leader_of(self, name: str, index: int) -> int:
+        return self.partition(name, index).leader
+
+    @property
+    def broker_config(self) -> BrokerConfig:
+        """This broker's settings, the dynamic ones included."""
+        if self._effective is None:
+            self._effective = BrokerLayers.of(self._config, self.image).effective()
+        return self._effective
+
+    def topic_config(self, name: str) -> TopicConfig:
+        """The settings in force for a topic, also for one that does not exist yet."""
+        config = self._topic_configs.get(name)
+        if config is None:
+            overrides = self.image.topic_configs(name)
+            if not overrides:
+                # One object for all topics without settings of their own.
+                if self._plain_topic_config is None:
+                    self._plain_topic_config = stored_topic_config(self.broker_config, {})
+                return self._plain_topic_config
+            config = stored_topic_config(self.broker_config, overrides)
+            self._topic_configs[name] = config
+        return config
+
+    def brokers(self) -> list[BrokerImage]:
+        """The brokers that clients may talk to, by id."""
+        return [broker for _, broker in sorted(self.image.brokers.items()) if not broker.is_fenced]
+
+    def memo(self, topic: TopicImage, key: Hashable, build: Callable[[TopicImage], T]) -> T:
+        """Keeps what was built from a topic until the topic or a broker changes."""
+        kept = self._memos.setdefault(topic.name, {})
+        made: T | None = kept.get(key)
+        if made is None:
+            made = kept[key] = build(topic)
+        return made
+
+    # What the runtime and the composition root do.
+
+    def on_change(self, listener: Listener) -> None:
+        self._listeners.append(listener)
+
+    def apply(self, record: Message) -> None:
+        self.committed((record,))
+
+    def committed(self, records: Iterable[Message]) -> None:
+        """Folds a committed batch, then tells the listeners."""
+        batch = _Batch()
+        for record in records:
+            self._forget(record)
+            batch.see(record, self.image)
+            self.image.apply(record)
+        if not self._listeners:
+            return
+        changes = batch.changes(self.image)
+        if batch.broker_config:
+            changes.append(BrokerConfigChanged(self.broker_config))
+        if changes:
+            for listener in self._listeners:
+                listener(changes)
+
+    def _forget(self, record: Message) -> None:
+        if isinstance(record, PartitionRecord | PartitionChangeRecord | RemoveTopicRecord):
+            topic = self.image.topics_by_id.get(record.topic_id)
+            if topic is not None:
+                self._memos.pop(topic.name, None)
+                if isinstance(record, RemoveTopicRecord):
+                    self._topic_configs.pop(topic.name, None)
+        elif isinstance(record, ConfigRecord):
+            if record.resource_type == ResourceType.TOPIC:
+                self._topic_configs.pop(record.resource_name, None)
+            else:
+                self._effective = self._plain_topic_config = None
+                self._topic_configs.clear()
+        elif isinstance(record, RegisterBrokerRecord | BrokerRegistrationChangeRecord):
+            self._memos.clear()
+
+
+class _Batch:
+    """Gathers what a batch of records does, so that each topic and partition is told once."""
+
+    def __init__(self) -> None:
+        self.deleted: list[TopicDeleted] = []
+        self.created: dict[bytes, None] = {}
+        self.added: dict[bytes, list[int]] = {}
+        self.led: dict[tuple[bytes, int], None] = {}
+        self.configured: dict[str, None] = {}
+        self.broker_config = False
+        self.brokers = False
+
+    def see(self, record: Message, before: MetadataImage) -> None:
+        if isinstance(record, TopicRecord):
+            self.created[record.topic_id] = None
+        elif isinstance(record, PartitionRecord):
+            if record.topic_id not in self.created:
+                self.added.setdefault(record.topic_id, []).append(record.partition_id)
+        elif isinstance(record, PartitionChangeRecord):
+            if record.leader != NO_LEADER_CHANGE:
+                self.led[record.topic_id, record.partition_id] = None
+        elif isinstance(record, RemoveTopicRecord):
+            self._see_removal(before.topic_with_id(record.topic_id))
+        elif isinstance(record, ConfigRecord):
+            if record.resource_type == ResourceType.TOPIC:
+                self.configured[record.resource_name] = None
+            else:
+                self.broker_config = True
+        elif isinstance(record, RegisterBrokerRecord | BrokerRegistrationChangeRecord):
+            self.brokers = True
+
+    def _see_removal(self, topic: TopicImage) -> None:
+        if topic.id in self.created:
+            # Made and removed within one batch: nobody needs to hear of it.
+            del self.created[topic.id]
+            return
+        added = len(self.added.pop(topic.id, ()))
+        self.deleted.append(TopicDeleted(topic.name, topic.id, len(topic.partitions) - added))
+
+    def changes(self, image: MetadataImage) -> list[Change]:
+        changes: list[Change] = [*self.deleted]
+        changes += [TopicCreated(image.topics_by_id[topic_id]) for topic_id in self.created]
+        for topic_id, indexes in self.added.items():
+            changes.append(PartitionsAdded(image.topics_by_id[topic_id], tuple(indexes)))
+        for topic_id, index in self.led:
+            topic = image.topics_by_id.get(topic_id)
+            if topic and topic_id not in self.created and index not in self.added.get(topic_id, ()):
+                changes.append(LeaderChanged(topic, index, topic.partitions[index]))
+        names = image.topics_by_name if self.broker_config else self.configured
+        for name in names:
+            topic = image.topics_by_name.get(name)
+            if topic is not None and topic.id not in self.created:
+                changes.append(TopicConfigChanged(topic))
+        if self.brokers:
+            changes.append(BrokersChanged())
+        return changes

@@ -1,0 +1,217 @@
+"""From a frame to a handler: version, decoding, and the only error boundary.
+
+`APIS` is the one list of what this broker speaks. A handler's module is imported when its API is
+first used, so that starting costs nothing for what nobody asks.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Awaitable, Callable
+from enum import IntEnum
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from ottla.broker.metrics import ApiMetrics
+from ottla.broker.services import RequestContext, Services
+from ottla.broker.waiting import Deferred
+from ottla.errors import OttlaError
+from ottla.wire.codec import MalformedMessage, decode
+from ottla.wire.framing import RequestHead, read_head
+from ottla.wire.schema import Message
+
+logger = logging.getLogger(__name__)
+
+Reply: TypeAlias = Message | None
+Outcome: TypeAlias = "Reply | Deferred[Any] | Awaitable[Reply]"
+
+
+class ApiKey(IntEnum):
+    PRODUCE = 0
+    FETCH = 1
+    LIST_OFFSETS = 2
+    METADATA = 3
+    OFFSET_COMMIT = 8
+    OFFSET_FETCH = 9
+    FIND_COORDINATOR = 10
+    JOIN_GROUP = 11
+    HEARTBEAT = 12
+    LEAVE_GROUP = 13
+    SYNC_GROUP = 14
+    DESCRIBE_GROUPS = 15
+    LIST_GROUPS = 16
+    API_VERSIONS = 18
+    CREATE_TOPICS = 19
+    DELETE_TOPICS = 20
+    DELETE_RECORDS = 21
+    INIT_PRODUCER_ID = 22
+    OFFSET_FOR_LEADER_EPOCH = 23
+    DESCRIBE_CONFIGS = 32
+    ALTER_CONFIGS = 33
+    DESCRIBE_LOG_DIRS = 35
+    CREATE_PARTITIONS = 37
+    DELETE_GROUPS = 42
+    INCREMENTAL_ALTER_CONFIGS = 44
+    OFFSET_DELETE = 47
+    DESCRIBE_CLUSTER = 60
+    DESCRIBE_TOPIC_PARTITIONS = 75
+
+
+class Api(NamedTuple):
+    """The versions of one API; `flexible` is the first with compact types and tagged fields."""
+
+    key: ApiKey
+    first: int
+    last: int
+    flexible: int
+
+    @property
+    def module(self) -> str:
+        """The name that its handler and its messages share."""
+        return self.key.name.lower()
+
+    @property
+    def name(self) -> str:
+        return "".join(word.capitalize() for word in self.key.name.split("_"))
+
+
+NEVER_FLEXIBLE: Final = 0x7FFF
+
+APIS: Final[dict[int, Api]] = {
+    api.key: api
+    for api in (
+        # 0 to 2 are only refused, but librdkafka stops compressing where they are not advertised.
+        Api(ApiKey.PRODUCE, 0, 12, 9),
+        Api(ApiKey.FETCH, 4, 17, 12),
+        Api(ApiKey.LIST_OFFSETS, 1, 10, 6),
+        Api(ApiKey.METADATA, 0, 13, 9),
+        Api(ApiKey.OFFSET_COMMIT, 2, 9, 8),
+        Api(ApiKey.OFFSET_FETCH, 1, 9, 6),
+        Api(ApiKey.FIND_COORDINATOR, 0, 6, 3),
+        Api(ApiKey.JOIN_GROUP, 0, 9, 6),
+        Api(ApiKey.HEARTBEAT, 0, 4, 4),
+        Api(ApiKey.LEAVE_GROUP, 0, 5, 4),
+        Api(ApiKey.SYNC_GROUP, 0, 5, 4),
+        Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5),
+        Api(ApiKey.LIST_GROUPS, 0, 5, 3),
+        Api(ApiKey.API_VERSIONS, 0, 4, 3),
+        Api(ApiKey.CREATE_TOPICS, 2, 7, 5),
+        Api(ApiKey.DELETE_TOPICS, 1, 6, 4),
+        Api(ApiKey.DELETE_RECORDS, 0, 2, 2),
+        Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2),
+        Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, 4),
+        Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, 4),
+        Api(ApiKey.ALTER_CONFIGS, 0, 2, 2),
+        Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 4, 2),
+        Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2),
+        Api(ApiKey.DELETE_GROUPS, 0, 2, 2),
+        Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1),
+        Api(ApiKey.OFFSET_DELETE, 0, 0, NEVER_FLEXIBLE),
+        Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0),
+        Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0),
+    )
+}
+
+
+class CloseConnection(Exception):
+    """The peer sent what cannot be answered; the reason goes to the log."""
+
+
+class Route(NamedTuple):
+    """An API with everything that serving it needs."""
+
+    api: Api
+    request: type[Message]
+    handle: Callable[[Services, RequestContext, Any], Outcome]
+    refuse: Callable[[Any, Exception], Message] | None
+    metrics: ApiMetrics
+
+
+def is_flexible(api_key: int, version: int) -> bool:
+    api = APIS.get(api_key)
+    return api is not None and version >= api.flexible
+
+
+class Router:
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._routes: dict[int, Route] = {}
+
+    def head(self, frame: memoryview) -> RequestHead:
+        try:
+            return read_head(frame, is_flexible)
+        except MalformedMessage as error:
+            raise CloseConnection(str(error)) from None
+
+    def route(self, head: RequestHead) -> Route:
+        route = self._routes.get(head.api_key) or self._load(head.api_key)
+        api = route.api
+        if not api.first <= head.version <= api.last and api.key != ApiKey.API_VERSIONS:
+            raise CloseConnection(
+                f"{api.name} version {head.version} is not supported ({api.first} to {api.last} are)"
+            )
+        return route
+
+    def call(
+        self,
+        route: Route,
+        head: RequestHead,
+        frame: memoryview,
+        host: str,
+        listener: str,
+        memory: dict[Any, Any],
+    ) -> Outcome:
+        """Runs the handler. What it raises about the whole request becomes its refusal."""
+        context = RequestContext(
+            head.api_key, head.version, head.correlation_id, head.client_id, host, listener, memory
+        )
+        route.metrics.count += 1
+        if head.version > route.api.last:
+            request: Message = route.request()
+        else:
+            try:
+                request = decode(route.request, frame, head.version, head.body_at)
+            except MalformedMessage as error:
+                raise CloseConnection(str(error)) from None
+        try:
+            outcome = route.handle(self._services, context, request)
+        except Exception as error:
+            return self.refusal(route, request, error)
+        if isinstance(outcome, (Message, Deferred)) or outcome is None:
+            return outcome
+        return self._guarded(route, request, outcome)
+
+    async def _guarded(self, route: Route, request: Message, outcome: Awaitable[Reply]) -> Reply:
+        try:
+            return await outcome
+        except Exception as error:
+            return self.refusal(route, request, error)
+
+    def refusal(self, route: Route, request: Message, error: Exception) -> Message:
+        route.metrics.errors += 1
+        if not isinstance(error, (OttlaError, OSError)):
+            logger.error("%s failed", route.api.name, exc_info=error)
+        if route.refuse is None:
+            raise CloseConnection(f"{route.api.name}: {error}") from error
+        return route.refuse(request, error)
+
+    def _load(self, api_key: int) -> Route:
+        api = APIS.get(api_key)
+        if api is None:
+            raise CloseConnection(f"API {api_key} is not supported")
+        handler = importlib.import_module(f"ottla.broker.handlers.{api.module}")
+        messages = importlib.import_module(f"ottla.wire.messages.{api.module}")
+        route = Route(
+            api,
+            getattr(messages, f"{api.name}Request"),
+            handler.handle,
+            getattr(handler, "refuse", None),
+            self._services.metrics.api(api_key, api.name),
+        )
+        self._routes[api_key] = route
+        return route
+
+    def preload(self, api_key: int) -> None:
+        """Imports an API's handler before anybody asks."""
+        if api_key not in self._routes:
+            self._load(api_key)

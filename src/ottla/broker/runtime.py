@@ -1,0 +1,243 @@
+"""The coordinators' runtime: persists what pure deciders decide.
+
+One runtime serves one partition and one state machine. Records are folded at append, so the next
+decision sees them; replies, also those of plain reads, wait until everything that was appended
+before them is committed. A failed append rebuilds the machine from the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, Final, Generic, TypeVar
+
+from ottla.broker.partition import Partition
+from ottla.coordinators.machine import Decision, StateMachine, Ticket
+from ottla.errors import CoordinatorLoading, CoordinatorNotAvailable, OttlaError
+from ottla.ports import Clock
+from ottla.types import Now
+from ottla.wire.records import Record, decode_records, encode_batch, headers_in, read_header
+
+logger = logging.getLogger(__name__)
+
+S = TypeVar("S", bound=StateMachine[Any])
+T = TypeVar("T")
+
+LOAD_CHUNK_BYTES: Final = 4 * 1024 * 1024
+
+
+class Runtime(Generic[S]):
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        partition: Partition,
+        machine: S,
+        on_committed: Callable[[list[Any]], None] | None = None,
+    ) -> None:
+        self.machine = machine
+        self.partition = partition
+        self._loop = loop
+        self._clock = clock
+        self._on_committed = on_committed
+        self._held: deque[tuple[int, list[tuple[Ticket, Any]], list[Any]]] = deque()
+        self._published_offset = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_at_ms = 0
+        self._loading: asyncio.Task[None] | None = None
+        self._is_loaded = False
+        self._is_closed = False
+
+    # ------------------------------------------------------------------------------- deciding
+
+    def submit(
+        self, decide: Callable[[S, Now, Ticket], Decision[Any]]
+    ) -> asyncio.Future[Any]:
+        """Runs a decider now; the future has its reply once all it rests on is committed."""
+        ticket: asyncio.Future[Any] = self._loop.create_future()
+        if not self._is_loaded:
+            ticket.set_exception(self._unavailable())
+            return ticket
+        now = self._clock.now()
+        try:
+            decision = decide(self.machine, now, ticket)
+            self._commit(decision, now)
+        except OttlaError as error:
+            ticket.set_exception(error)
+        self._arm_timer()
+        return ticket
+
+    def read(self, look: Callable[[S, Now], T]) -> asyncio.Future[T]:
+        """Looks at the state now; the future has the answer once all it rests on is committed."""
+
+        def decide(machine: S, now: Now, ticket: Ticket) -> Decision[Any]:
+            return Decision(replies=[(ticket, look(machine, now))])
+
+        return self.submit(decide)
+
+    def _commit(self, decision: Decision[Any], now: Now) -> None:
+        records = decision.records
+        if records:
+            self._append(records, now)
+        end = self.partition.log.end_offset
+        if end <= self.partition.high_watermark.offset and not self._held:
+            self._release(end, decision.replies, records)
+            return
+        self._held.append((end, decision.replies, records))
+        self.partition.wait_committed(end, self, None)
+
+    def _append(self, records: list[Any], now: Now) -> None:
+        encode = self.machine.encode
+        batch = encode_batch(
+            [
+                Record(position, now.wall_ms, *encode(record))
+                for position, record in enumerate(records)
+            ]
+        )
+        view = memoryview(batch)
+        self.partition.append_trusted(view, read_header(view), now.wall_ms)
+        for record in records:
+            self.machine.apply(record, now.wall_ms)
+
+    def _release(
+        self, end_offset: int, replies: Iterable[tuple[Ticket, Any]], records: list[Any]
+    ) -> None:
+        self._publish(end_offset, records)
+        for ticket, reply in replies:
+            if isinstance(ticket, asyncio.Future) and not ticket.done():
+                if isinstance(reply, Exception):
+                    ticket.set_exception(reply)
+                else:
+                    ticket.set_result(reply)
+
+    def _publish(self, end_offset: int, records: list[Any]) -> None:
+        """Tells of committed records, of each once, also when the log is read again."""
+        self._published_offset = end_offset
+        if records and self._on_committed is not None:
+            self._on_committed(records)
+
+    # ---------------------------------------------------------- told by the partition (CommitWaiter)
+
+    def committed(self, item: Any) -> None:
+        committed = self.partition.high_watermark.offset
+        while self._held and self._held[0][0] <= committed:
+            self._release(*self._held.popleft())
+
+    def failed(self, item: Any, error: Exception) -> None:
+        """What the machine believes is not what the log says: forget it, and read the log again."""
+        if not self._is_loaded:
+            return
+        logger.error("%s: append failed, the state is rebuilt: %s", self.partition.name, error)
+        self._fail_everybody(CoordinatorNotAvailable(str(error)))
+        if not self._is_closed:
+            self.start_loading()
+
+    def _fail_everybody(self, error: OttlaError) -> None:
+        self._is_loaded = False
+        self._stop_timer()
+        waiting: list[Ticket] = self.machine.abandon()
+        for _, replies, _ in self._held:
+            waiting.extend(ticket for ticket, _ in replies)
+        self._held.clear()
+        for ticket in waiting:
+            if isinstance(ticket, asyncio.Future) and not ticket.done():
+                ticket.set_exception(error)
+
+    def _unavailable(self) -> OttlaError:
+        if self._is_closed:
+            return CoordinatorNotAvailable(f"{self.partition.name} is closed here")
+        return CoordinatorLoading(f"{self.partition.name} is being read")
+
+    # --------------------------------------------------------------------------------- loading
+
+    def start_loading(self) -> asyncio.Task[None]:
+        """Replays the log into the machine, in the background; the task ends when it is ready."""
+        if self._loading is None or self._loading.done():
+            self._loading = self._loop.create_task(self.load())
+        return self._loading
+
+    async def load(self) -> None:
+        await self._all_committed()
+        offset = self.partition.log.start_offset
+        while offset < self.partition.high_watermark.offset:
+            end_offset, records = await asyncio.to_thread(self._read_chunk, offset)
+            for record, _, wall_ms in records:
+                self.machine.apply(record, wall_ms)
+            news = [record for record, at, _ in records if at >= self._published_offset]
+            self._publish(max(end_offset, self._published_offset), news)
+            offset = end_offset
+        self.machine.loaded(self._clock.now())
+        self._is_loaded = True
+        self._arm_timer()
+
+    async def _all_committed(self) -> None:
+        """After a failed write, what was written before it may still be on its way to the disk."""
+        waiter = _Commit(self._loop.create_future())
+        self.partition.wait_committed(self.partition.log.end_offset, waiter, None)
+        await waiter.future
+
+    def _read_chunk(self, offset: int) -> tuple[int, list[tuple[Any, int, int]]]:
+        """In a thread: the offset behind the next records, and each with its offset and time."""
+        data = self.partition.read(offset, LOAD_CHUNK_BYTES, cached_only=False)
+        assert data is not None
+        found: list[tuple[Any, int, int]] = []
+        next_offset = offset
+        for position, header in headers_in(data):
+            if not header.is_control:
+                for record in decode_records(data, position):
+                    decoded = self.machine.decode(record.key, record.value)
+                    if decoded is not None and record.offset >= offset:
+                        found.append((decoded, record.offset, record.timestamp))
+            next_offset = header.next_offset
+        return next_offset, found
+
+    # ---------------------------------------------------------------------------------- timers
+
+    def _arm_timer(self) -> None:
+        deadline = self.machine.next_deadline_ms()
+        if deadline is None or (self._timer is not None and self._timer_at_ms <= deadline):
+            return
+        self._stop_timer()
+        self._timer_at_ms = deadline
+        delay_ms = max(0, deadline - self._clock.now().steady_ms)
+        self._timer = self._loop.call_later(delay_ms / 1000, self._on_timer)
+
+    def _on_timer(self) -> None:
+        self._timer = None
+        if not self._is_loaded:
+            return
+        now = self._clock.now()
+        try:
+            self._commit(self.machine.on_deadline(now), now)
+        except OttlaError as error:
+            self.failed(None, error)
+            return
+        self._arm_timer()
+
+    def _stop_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._loading is not None:
+            self._loading.cancel()
+        self._fail_everybody(CoordinatorNotAvailable(f"{self.partition.name} is closed here"))
+
+
+class _Commit:
+    """A future that a partition can tell."""
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self.future = future
+
+    def committed(self, item: Any) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def failed(self, item: Any, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)

@@ -1,0 +1,68 @@
+"""Topics that come into being because somebody uses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ottla.cluster.names import check_topic_name
+from ottla.cluster.topics import candidates
+from ottla.errors import OttlaError, UnknownTopicOrPartition
+from ottla.types import INTERNAL_TOPICS, OFFSETS_TOPIC
+from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
+
+if TYPE_CHECKING:
+    from ottla.broker.services import Services
+
+
+async def ensure_topic(services: Services, name: str) -> None:
+    """The topic exists, committed and with its partitions, when this returns."""
+    failures = await ensure_topics(services, (name,))
+    if failures:
+        raise failures[name]
+
+
+async def ensure_topics(services: Services, names: Iterable[str]) -> dict[str, OttlaError]:
+    """As `ensure_topic` for many at once; names that could not be created, and why.
+
+    Any number of callers may ask for the same name: the controller sees the first creation at
+    once, and the others wait for its commit.
+    """
+    failures: dict[str, OttlaError] = {}
+    wanted = []
+    for name in dict.fromkeys(names):
+        if services.metadata.has_topic(name):
+            continue
+        try:
+            check_topic_name(name)
+            wanted.append(_wanted(services, name))
+        except OttlaError as error:
+            failures[name] = error
+    if wanted:
+        failures |= await services.controller.submit(
+            lambda controller, now, ticket: controller.ensure_topics(wanted, now, ticket)
+        )
+    return failures
+
+
+def _wanted(services: Services, name: str) -> CreatableTopic:
+    config = services.config
+    if name == OFFSETS_TOPIC:
+        brokers = len(candidates(services.metadata.image))
+        settings = {
+            "cleanup.policy": "compact",
+            "compression.type": "producer",
+            "segment.bytes": str(config.offsets_topic_segment_bytes),
+        }
+        return CreatableTopic(
+            name=name,
+            num_partitions=config.offsets_topic_num_partitions,
+            replication_factor=max(1, min(config.offsets_topic_replication_factor, brokers)),
+            configs=[
+                CreatableTopicConfig(name=setting, value=value)
+                for setting, value in settings.items()
+            ],
+        )
+    if name in INTERNAL_TOPICS:
+        raise UnknownTopicOrPartition(f"{name} is not created by being asked for.")
+    return CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)

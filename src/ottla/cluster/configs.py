@@ -1,0 +1,148 @@
+"""What a setting's value is, and where it comes from.
+
+A broker setting has four layers, the first that has a value counts: set for this broker, set for
+all brokers (both dynamic, in the metadata log), given at start, default. A topic setting has the
+topic's own value above the broker settings that it names as synonyms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import NamedTuple
+
+from ottla.cluster.image import MetadataImage
+from ottla.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, TopicConfig
+from ottla.config.setting import Setting
+from ottla.config.topic import inherited
+from ottla.errors import InvalidConfig
+
+
+class ConfigSource(IntEnum):
+    """The layer of a value, by Kafka's numbers."""
+
+    TOPIC = 1
+    DYNAMIC_BROKER = 2
+    DYNAMIC_DEFAULT_BROKER = 3
+    STATIC_BROKER = 4
+    DEFAULT = 5
+
+
+class SourcedValue(NamedTuple):
+    """A value in one layer, under the name that it has there."""
+
+    name: str
+    value: str | None
+    source: ConfigSource
+
+
+class DescribedSetting(NamedTuple):
+    """A setting, its value in force, and the layers below it, the one in force first."""
+
+    setting: Setting
+    value: str | None
+    layers: list[SourcedValue]
+    is_read_only: bool
+
+    @property
+    def source(self) -> ConfigSource:
+        return self.layers[0].source if self.layers else ConfigSource.DEFAULT
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLayers:
+    """A broker's settings, layer by layer."""
+
+    static: BrokerConfig
+    for_all: Mapping[str, str]
+    for_this: Mapping[str, str]
+
+    @classmethod
+    def of(cls, static: BrokerConfig, image: MetadataImage) -> BrokerLayers:
+        name = str(static.node_id)
+        return cls(static, image.broker_configs(""), image.broker_configs(name))
+
+    def effective(self) -> BrokerConfig:
+        """The configuration in force. What this version cannot read any more is left out."""
+        dynamic = {**self.for_all, **self.for_this}
+        if not dynamic:
+            return self.static
+        try:
+            return self.static.changed(dynamic)
+        except InvalidConfig:
+            return self.static.changed(_readable(BROKER_SETTINGS, dynamic))
+
+    def layers_of(self, name: str) -> list[SourcedValue]:
+        setting = BROKER_SETTINGS[name]
+        found = []
+        if name in self.for_this:
+            found.append(SourcedValue(name, self.for_this[name], ConfigSource.DYNAMIC_BROKER))
+        if name in self.for_all:
+            found.append(
+                SourcedValue(name, self.for_all[name], ConfigSource.DYNAMIC_DEFAULT_BROKER)
+            )
+        given = getattr(self.static, setting.field_name)
+        if given != setting.default:
+            found.append(SourcedValue(name, setting.format(given), ConfigSource.STATIC_BROKER))
+        if setting.default is not None:
+            found.append(SourcedValue(name, setting.format(setting.default), ConfigSource.DEFAULT))
+        return found
+
+
+def _readable(settings: Mapping[str, Setting], texts: Mapping[str, str]) -> dict[str, str]:
+    kept = {}
+    for name, text in texts.items():
+        try:
+            if name in settings:
+                settings[name].parse(text)
+                kept[name] = text
+        except InvalidConfig:
+            continue
+    return kept
+
+
+def stored_topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> TopicConfig:
+    """A topic's configuration from the log; what this version cannot read is left out."""
+    try:
+        return TopicConfig.resolve(broker, overrides)
+    except InvalidConfig:
+        return TopicConfig.resolve(broker, _readable(TOPIC_SETTINGS, overrides))
+
+
+def describe_topic(layers: BrokerLayers, overrides: Mapping[str, str]) -> list[DescribedSetting]:
+    """All settings of a topic, by name."""
+    broker = layers.effective()
+    described = []
+    for name in sorted(TOPIC_SETTINGS):
+        setting = TOPIC_SETTINGS[name]
+        own = overrides.get(name)
+        values = [] if own is None else [SourcedValue(name, own, ConfigSource.TOPIC)]
+        for synonym in setting.synonyms:
+            values += layers.layers_of(synonym.name)
+        value = setting.format(inherited(setting, broker)) if own is None else own
+        described.append(DescribedSetting(setting, value, values, is_read_only=False))
+    return described
+
+
+def describe_broker(layers: BrokerLayers) -> list[DescribedSetting]:
+    """All settings of this broker, by name."""
+    broker = layers.effective()
+    described = []
+    for name in sorted(BROKER_SETTINGS):
+        setting = BROKER_SETTINGS[name]
+        value = setting.format(getattr(broker, setting.field_name))
+        described.append(
+            DescribedSetting(setting, value, layers.layers_of(name), not setting.is_dynamic)
+        )
+    return described
+
+
+def describe_cluster_defaults(layers: BrokerLayers) -> list[DescribedSetting]:
+    """What is set for all brokers."""
+    described = []
+    for name, value in sorted(layers.for_all.items()):
+        if name in BROKER_SETTINGS:
+            values = [SourcedValue(name, value, ConfigSource.DYNAMIC_DEFAULT_BROKER)]
+            described.append(DescribedSetting(BROKER_SETTINGS[name], value, values, False))
+    return described

@@ -1,0 +1,290 @@
+"""The controller: decides every change of the cluster's metadata.
+
+It is a state machine for the coordinators' runtime: its image is folded at append, so that each
+decision sees the ones before it, while brokers and clients see only what is committed. Deciders
+take Kafka's requests and answer with Kafka's responses; the rules are in the modules beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from ottla.cluster import alterations, brokers, topics
+from ottla.cluster.configs import BrokerLayers, describe_topic
+from ottla.cluster.framing import decode_record, encode_record
+from ottla.cluster.image import MetadataImage
+from ottla.config import BrokerConfig
+from ottla.coordinators.machine import Decision, Ticket
+from ottla.errors import ErrorCode, OttlaError, TopicExists, code_of
+from ottla.ports import Random
+from ottla.types import Now
+from ottla.wire.messages import alter_configs as legacy
+from ottla.wire.messages import incremental_alter_configs as incremental
+from ottla.wire.messages.create_partitions import (
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreatePartitionsTopicResult,
+)
+from ottla.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfigs,
+    CreatableTopicResult,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
+from ottla.wire.messages.delete_topics import (
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    DeleteTopicState,
+)
+from ottla.wire.messages.metadata_records import ProducerIdsRecord
+from ottla.wire.schema import NO_UUID, Message
+
+PRODUCER_IDS_PER_BLOCK: Final = 1_000
+
+
+class Controller:
+    """Implements `StateMachine[Message]`."""
+
+    def __init__(self, config: BrokerConfig, random: Random) -> None:
+        self._config = config
+        self._random = random
+        self.image = MetadataImage()
+        # Soft state: the rest of a block is forgotten with the process, never handed out again.
+        self._producer_ids = range(0)
+
+    # What the runtime asks of a machine.
+
+    def encode(self, record: Message) -> tuple[bytes | None, bytes | None]:
+        return None, encode_record(record)
+
+    def decode(self, key: bytes | None, value: bytes | None) -> Message | None:
+        del key
+        return None if value is None else decode_record(value)
+
+    def apply(self, record: Message, wall_ms: int) -> None:
+        del wall_ms
+        self.image.apply(record)
+
+    def loaded(self, now: Now) -> None:
+        """There are no timers to arm."""
+
+    def next_deadline_ms(self) -> int | None:
+        return None
+
+    def on_deadline(self, now: Now) -> Decision[Message]:
+        del now
+        return Decision()
+
+    def abandon(self) -> list[Ticket]:
+        self.image = MetadataImage()
+        self._producer_ids = range(0)
+        return []
+
+    # Topics.
+
+    def create_topics(
+        self, request: CreateTopicsRequest, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        del now
+        layers = BrokerLayers.of(self._config, self.image)
+        outcomes = topics.create(self.image, layers.effective(), self._random, request.topics)
+        records: list[Message] = []
+        results = []
+        for name, outcome in outcomes.items():
+            if isinstance(outcome, OttlaError):
+                results.append(CreatableTopicResult(name=name, **_failure(outcome), configs=[]))
+                continue
+            results.append(
+                CreatableTopicResult(
+                    name=name,
+                    topic_id=NO_UUID if request.validate_only else outcome.id,
+                    error_message=None,
+                    num_partitions=outcome.partitions,
+                    replication_factor=outcome.replication_factor,
+                    configs=_created_configs(layers, outcome),
+                )
+            )
+            records += outcome.records
+        response = CreateTopicsResponse(topics=results)
+        return _decision(records, ticket, response, request.validate_only)
+
+    def ensure_topics(
+        self, wanted: Sequence[CreatableTopic], now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        """Answers with the names that do not exist now, and why; existing before is no failure."""
+        del now
+        config = BrokerLayers.of(self._config, self.image).effective()
+        outcomes = topics.create(self.image, config, self._random, wanted)
+        records: list[Message] = []
+        failures: dict[str, OttlaError] = {}
+        for name, outcome in outcomes.items():
+            if not isinstance(outcome, OttlaError):
+                records += outcome.records
+            elif not isinstance(outcome, TopicExists):
+                failures[name] = outcome
+        return _decision(records, ticket, failures)
+
+    def delete_topics(
+        self, request: DeleteTopicsRequest, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        del now
+        by_name = [DeleteTopicState(name=name) for name in request.topic_names]
+        deletions = topics.delete(self.image, [*request.topics, *by_name])
+        results = [
+            DeletableTopicResult(
+                name=deletion.name, topic_id=deletion.id, **_failure(deletion.error)
+            )
+            for deletion in deletions
+        ]
+        response = DeleteTopicsResponse(responses=results)
+        return _decision(topics.removal_records(deletions), ticket, response)
+
+    def create_partitions(
+        self, request: CreatePartitionsRequest, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        del now
+        config = BrokerLayers.of(self._config, self.image).effective()
+        outcomes = topics.add_partitions(self.image, config, self._random, request.topics)
+        records: list[Message] = []
+        results = []
+        for name, outcome in outcomes.items():
+            error = outcome if isinstance(outcome, OttlaError) else None
+            results.append(CreatePartitionsTopicResult(name=name, **_failure(error)))
+            records += [] if isinstance(outcome, OttlaError) else outcome
+        response = CreatePartitionsResponse(results=results)
+        return _decision(records, ticket, response, request.validate_only)
+
+    # Settings.
+
+    def alter_configs(
+        self, request: legacy.AlterConfigsRequest, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        del now
+        changes = [
+            alterations.ResourceChange(
+                resource.resource_type,
+                resource.resource_name,
+                [
+                    alterations.Change(setting.name, alterations.Operation.SET, setting.value)
+                    for setting in resource.configs
+                ],
+                replaces=True,
+            )
+            for resource in request.resources
+        ]
+        records, outcomes = self._altered(changes)
+        results = [
+            legacy.AlterConfigsResourceResponse(
+                **_failure(error),
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, error in zip(request.resources, outcomes, strict=True)
+        ]
+        response = legacy.AlterConfigsResponse(responses=results)
+        return _decision(records, ticket, response, request.validate_only)
+
+    def incremental_alter_configs(
+        self, request: incremental.IncrementalAlterConfigsRequest, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        del now
+        changes = [
+            alterations.ResourceChange(
+                resource.resource_type,
+                resource.resource_name,
+                [
+                    alterations.Change(setting.name, setting.config_operation, setting.value)
+                    for setting in resource.configs
+                ],
+                replaces=False,
+            )
+            for resource in request.resources
+        ]
+        records, outcomes = self._altered(changes)
+        results = [
+            incremental.AlterConfigsResourceResponse(
+                **_failure(error),
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            for resource, error in zip(request.resources, outcomes, strict=True)
+        ]
+        response = incremental.IncrementalAlterConfigsResponse(responses=results)
+        return _decision(records, ticket, response, request.validate_only)
+
+    def _altered(
+        self, changes: list[alterations.ResourceChange]
+    ) -> tuple[list[Message], list[OttlaError | None]]:
+        records: list[Message] = []
+        errors: list[OttlaError | None] = []
+        for outcome in alterations.alter(self.image, self._config, changes):
+            if isinstance(outcome, OttlaError):
+                errors.append(outcome)
+            else:
+                errors.append(None)
+                records += outcome
+        return records, errors
+
+    # Brokers and producers.
+
+    def register_broker(
+        self, registration: brokers.Registration, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        """Answers with the broker's epoch."""
+        del now
+        record = brokers.register(self.image, registration)
+        return _decision([record], ticket, record.broker_epoch)
+
+    def raise_leader_epochs(
+        self, node_id: int, after: brokers.Cursor, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        """Answers with the cursor to go on from, or None when all is done."""
+        del now
+        records, cursor = brokers.raise_leader_epochs(self.image, node_id, after)
+        return _decision([*records], ticket, cursor)
+
+    def new_producer_id(self, now: Now, ticket: Ticket) -> Decision[Message]:
+        """Answers with an id that no producer had or will have."""
+        del now
+        records: list[Message] = []
+        if not self._producer_ids:
+            first = self.image.next_producer_id
+            self._producer_ids = range(first, first + PRODUCER_IDS_PER_BLOCK)
+            broker = self.image.brokers.get(self._config.node_id)
+            records = [
+                ProducerIdsRecord(
+                    broker_id=self._config.node_id,
+                    broker_epoch=-1 if broker is None else broker.epoch,
+                    next_producer_id=self._producer_ids.stop,
+                )
+            ]
+        producer_id, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
+        return _decision(records, ticket, producer_id)
+
+
+def _decision(
+    records: list[Message], ticket: Ticket, reply: object, validate_only: bool = False
+) -> Decision[Message]:
+    return Decision([] if validate_only else records, [(ticket, reply)])
+
+
+def _failure(error: OttlaError | None) -> dict[str, Any]:
+    if error is None:
+        return {"error_code": ErrorCode.NONE, "error_message": None}
+    return {"error_code": code_of(error), "error_message": str(error)}
+
+
+def _created_configs(layers: BrokerLayers, topic: topics.NewTopic) -> list[CreatableTopicConfigs]:
+    return [
+        CreatableTopicConfigs(
+            name=described.setting.name,
+            value=described.value,
+            read_only=described.is_read_only,
+            config_source=described.source,
+            is_sensitive=False,
+        )
+        for described in describe_topic(layers, topic.overrides)
+    ]

@@ -1,0 +1,275 @@
+"""The cluster's metadata as a fold over the records of the metadata log.
+
+A partition is an immutable tuple that a change replaces, and equal replica lists are one object:
+fifty thousand partitions cost a few megabytes, and whoever holds a partition holds a fact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from enum import IntEnum
+from typing import Any, Final, NamedTuple
+
+from ottla.cluster.names import collision_key
+from ottla.types import INTERNAL_TOPICS
+from ottla.wire.messages.metadata_records import (
+    BrokerRegistrationChangeRecord,
+    ConfigRecord,
+    FeatureLevelRecord,
+    NoOpRecord,
+    PartitionChangeRecord,
+    PartitionRecord,
+    ProducerIdsRecord,
+    RegisterBrokerRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from ottla.wire.schema import Message
+
+# PartitionChangeRecord: this value of `leader` leaves leader and leader epoch alone.
+NO_LEADER_CHANGE: Final = -2
+
+
+class ResourceType(IntEnum):
+    """What settings can belong to, by Kafka's numbers."""
+
+    TOPIC = 2
+    BROKER = 4
+
+
+class InconsistentMetadata(Exception):
+    """A record that does not follow from those before it: this log is not ours or is damaged."""
+
+
+class PartitionImage(NamedTuple):
+    leader: int
+    leader_epoch: int
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    isr: tuple[int, ...]
+
+
+class TopicImage:
+    """A topic and its partitions."""
+
+    __slots__ = ("id", "name", "partitions")
+
+    def __init__(self, name: str, id: bytes) -> None:
+        self.name = name
+        self.id = id
+        self.partitions: dict[int, PartitionImage] = {}
+
+    @property
+    def is_internal(self) -> bool:
+        return self.name in INTERNAL_TOPICS
+
+    @property
+    def replication_factor(self) -> int:
+        return len(self.partitions[0].replicas)
+
+    def __eq__(self, other: object) -> bool:
+        return (
+            isinstance(other, TopicImage)
+            and (self.name, self.id) == (other.name, other.id)
+            and self.partitions == other.partitions
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"TopicImage({self.name!r}, {self.id.hex()}, {self.partitions!r})"
+
+
+class Endpoint(NamedTuple):
+    host: str
+    port: int
+    security_protocol: int
+
+
+class BrokerImage(NamedTuple):
+    id: int
+    epoch: int
+    incarnation_id: bytes
+    rack: str | None
+    endpoints: dict[str, Endpoint]
+    is_fenced: bool
+    is_shutting_down: bool
+    log_dirs: tuple[bytes, ...]
+
+    @property
+    def is_active(self) -> bool:
+        return not self.is_fenced and not self.is_shutting_down
+
+
+class MetadataImage:
+    """Everything the metadata log says."""
+
+    __slots__ = (
+        "_tuples",
+        "brokers",
+        "configs",
+        "features",
+        "next_producer_id",
+        "partition_count",
+        "topics_by_collision_key",
+        "topics_by_id",
+        "topics_by_name",
+    )
+
+    def __init__(self) -> None:
+        self.topics_by_name: dict[str, TopicImage] = {}
+        self.topics_by_id: dict[bytes, TopicImage] = {}
+        self.topics_by_collision_key: dict[str, str] = {}
+        self.partition_count = 0
+        self.configs: dict[tuple[int, str], dict[str, str]] = {}
+        self.brokers: dict[int, BrokerImage] = {}
+        self.features: dict[str, int] = {}
+        self.next_producer_id = 0
+        self._tuples: dict[tuple[int, ...], tuple[int, ...]] = {}
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MetadataImage) and all(
+            getattr(self, name) == getattr(other, name)
+            for name in self.__slots__
+            if name != "_tuples"
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def apply(self, record: Message) -> None:
+        """Folds one record; the image is left as it was when the record does not fit."""
+        fold = _FOLDS.get(type(record))
+        if fold is None:
+            raise InconsistentMetadata(f"{type(record).__name__} is no metadata record")
+        fold(self, record)
+
+    def topic_configs(self, name: str) -> dict[str, str]:
+        """The topic's own settings; not to be changed by the caller."""
+        return self.configs.get((ResourceType.TOPIC, name), {})
+
+    def broker_configs(self, name: str) -> dict[str, str]:
+        """The dynamic settings of one broker (its id as text), or of all (the empty name)."""
+        return self.configs.get((ResourceType.BROKER, name), {})
+
+    def topic_with_id(self, topic_id: bytes) -> TopicImage:
+        topic = self.topics_by_id.get(topic_id)
+        if topic is None:
+            raise InconsistentMetadata(f"a record names the unknown topic id {topic_id.hex()}")
+        return topic
+
+    def _shared(self, numbers: Iterable[int]) -> tuple[int, ...]:
+        made = tuple(numbers)
+        return self._tuples.setdefault(made, made)
+
+    def _add_topic(self, record: TopicRecord) -> None:
+        if record.name in self.topics_by_name or record.topic_id in self.topics_by_id:
+            raise InconsistentMetadata(f"topic {record.name} is created twice")
+        topic = TopicImage(record.name, record.topic_id)
+        self.topics_by_name[record.name] = topic
+        self.topics_by_id[record.topic_id] = topic
+        key = collision_key(record.name)
+        if key is not None:
+            self.topics_by_collision_key[key] = record.name
+
+    def _remove_topic(self, record: RemoveTopicRecord) -> None:
+        topic = self.topic_with_id(record.topic_id)
+        del self.topics_by_id[topic.id]
+        del self.topics_by_name[topic.name]
+        self.partition_count -= len(topic.partitions)
+        self.configs.pop((ResourceType.TOPIC, topic.name), None)
+        key = collision_key(topic.name)
+        if key is not None:
+            self.topics_by_collision_key.pop(key, None)
+
+    def _add_partition(self, record: PartitionRecord) -> None:
+        topic = self.topic_with_id(record.topic_id)
+        if record.partition_id not in topic.partitions:
+            self.partition_count += 1
+        topic.partitions[record.partition_id] = PartitionImage(
+            leader=record.leader,
+            leader_epoch=record.leader_epoch,
+            partition_epoch=record.partition_epoch,
+            replicas=self._shared(record.replicas),
+            isr=self._shared(record.isr),
+        )
+
+    def _change_partition(self, record: PartitionChangeRecord) -> None:
+        topic = self.topic_with_id(record.topic_id)
+        before = topic.partitions.get(record.partition_id)
+        if before is None:
+            raise InconsistentMetadata(f"{topic.name} has no partition {record.partition_id}")
+        leader, leader_epoch = before.leader, before.leader_epoch
+        if record.leader != NO_LEADER_CHANGE:
+            # The epoch grows even when the leader stays the same: that is how a restart is told.
+            leader, leader_epoch = record.leader, leader_epoch + 1
+        topic.partitions[record.partition_id] = PartitionImage(
+            leader=leader,
+            leader_epoch=leader_epoch,
+            partition_epoch=before.partition_epoch + 1,
+            replicas=before.replicas if record.replicas is None else self._shared(record.replicas),
+            isr=before.isr if record.isr is None else self._shared(record.isr),
+        )
+
+    def _set_config(self, record: ConfigRecord) -> None:
+        key = (record.resource_type, record.resource_name)
+        if record.value is not None:
+            self.configs.setdefault(key, {})[record.name] = record.value
+            return
+        settings = self.configs.get(key)
+        if settings is not None:
+            settings.pop(record.name, None)
+            if not settings:
+                del self.configs[key]
+
+    def _register_broker(self, record: RegisterBrokerRecord) -> None:
+        self.brokers[record.broker_id] = BrokerImage(
+            id=record.broker_id,
+            epoch=record.broker_epoch,
+            incarnation_id=record.incarnation_id,
+            rack=record.rack,
+            endpoints={
+                point.name: Endpoint(point.host, point.port, point.security_protocol)
+                for point in record.end_points
+            },
+            is_fenced=record.fenced,
+            is_shutting_down=record.in_controlled_shutdown,
+            log_dirs=tuple(record.log_dirs),
+        )
+
+    def _change_broker(self, record: BrokerRegistrationChangeRecord) -> None:
+        broker = self.brokers.get(record.broker_id)
+        if broker is None or broker.epoch != record.broker_epoch:
+            raise InconsistentMetadata(f"broker {record.broker_id} is not registered in that epoch")
+        self.brokers[record.broker_id] = broker._replace(
+            is_fenced=record.fenced > 0 if record.fenced else broker.is_fenced,
+            is_shutting_down=record.in_controlled_shutdown > 0 or broker.is_shutting_down,
+            log_dirs=tuple(record.log_dirs) or broker.log_dirs,
+        )
+
+    def _take_producer_ids(self, record: ProducerIdsRecord) -> None:
+        if record.next_producer_id <= self.next_producer_id:
+            raise InconsistentMetadata("producer ids would be handed out twice")
+        self.next_producer_id = record.next_producer_id
+
+    def _set_feature(self, record: FeatureLevelRecord) -> None:
+        if record.feature_level:
+            self.features[record.name] = record.feature_level
+        else:
+            self.features.pop(record.name, None)
+
+    def _do_nothing(self, record: NoOpRecord) -> None:
+        pass
+
+
+_FOLDS: Final[dict[type[Message], Callable[[MetadataImage, Any], None]]] = {
+    TopicRecord: MetadataImage._add_topic,
+    RemoveTopicRecord: MetadataImage._remove_topic,
+    PartitionRecord: MetadataImage._add_partition,
+    PartitionChangeRecord: MetadataImage._change_partition,
+    ConfigRecord: MetadataImage._set_config,
+    RegisterBrokerRecord: MetadataImage._register_broker,
+    BrokerRegistrationChangeRecord: MetadataImage._change_broker,
+    ProducerIdsRecord: MetadataImage._take_producer_ids,
+    FeatureLevelRecord: MetadataImage._set_feature,
+    NoOpRecord: MetadataImage._do_nothing,
+}

@@ -1,0 +1,416 @@
+"""The settings of a broker: Kafka's names where Kafka has the setting."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ottla.config.listeners import (
+    PLAINTEXT,
+    WILDCARDS,
+    Address,
+    Listener,
+    parse_address,
+    parse_listeners,
+)
+from ottla.config.setting import (
+    INT_MAX,
+    Check,
+    Long,
+    Names,
+    Setting,
+    Settings,
+    Short,
+    at_least,
+    between,
+    default_of,
+    one_of,
+    parse_all,
+    setting,
+)
+from ottla.config.topic import TOPIC_SETTINGS, TopicConfig
+from ottla.errors import InvalidConfig
+
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+_T: Final = TOPIC_SETTINGS
+_MIB: Final = 1024 * 1024
+_FOR_KAFKA_FILES: Final = (
+    " Accepted so that Kafka's files load, but without effect: a broker is one event loop."
+)
+
+
+class BrokerConfig(Settings):
+    """Everything that can be set per broker."""
+
+    # Who and where
+    node_id: int = setting(1, "The broker's number, unique in its cluster.", at_least(0))
+    broker_rack: str | None = setting(
+        None, "Where the broker stands; replicas of a partition are spread over racks."
+    )
+    log_dirs: Names = setting(
+        ("./ottla-data",),
+        "The directory that holds all data; log.dir is taken as well. Exactly one for now.",
+        Check(lambda dirs: len(dirs) == 1 and bool(dirs[0]), "exactly one directory"),
+    )
+    listeners: Names = setting(
+        ("PLAINTEXT://127.0.0.1:9092",),
+        "Where clients are served, as NAME://host:port; port 0 takes a free one. Ours listens on "
+        "this machine only unless told otherwise.",
+        Check(bool, "at least one NAME://host:port"),
+    )
+    advertised_listeners: Names = setting(
+        (),
+        "The addresses that clients are told to connect to; empty means the listeners themselves.",
+    )
+    listener_security_protocol_map: Names = setting(
+        ("PLAINTEXT:PLAINTEXT",),
+        "The protocol that each listener name speaks, as NAME:PROTOCOL; PLAINTEXT is the only "
+        "protocol so far.",
+        Check(
+            lambda pairs: all(pair.count(":") == 1 for pair in pairs),
+            "NAME:PROTOCOL pairs separated by commas",
+        ),
+    )
+    http_listener: str = setting(
+        "127.0.0.1:9644",
+        "Where /healthz, /readyz and /metrics are served, as host:port; empty switches them off, "
+        "port 0 takes a free one. Ottla's own setting.",
+    )
+    log_level: str = setting(
+        "info", "How much is logged; Ottla's own setting.", one_of(*LOG_LEVELS), dynamic=True
+    )
+    log_format: str = setting(
+        "text",
+        "How log lines are written: text for people, json for machines. Ottla's own setting.",
+        one_of("text", "json"),
+    )
+
+    # Topics
+    num_partitions: int = setting(
+        1, "Partitions of a topic that is created without a number.", at_least(1)
+    )
+    default_replication_factor: int = setting(
+        1, "Replicas of a topic that is created without a number.", between(1, 32_767)
+    )
+    auto_create_topics_enable: bool = setting(
+        True, "Whether a topic comes into being when a client first asks for it."
+    )
+    delete_topic_enable: bool = setting(True, "Whether clients may delete topics.")
+    max_partitions_per_topic: int = setting(
+        10_000,
+        "The most partitions that a topic may have, so that one request cannot flood the broker; "
+        "Ottla's own setting.",
+        at_least(1),
+    )
+    max_partitions: int = setting(
+        100_000,
+        "The most partitions that the cluster may have; Ottla's own setting.",
+        at_least(1),
+    )
+    max_request_partition_size_limit: int = setting(
+        2_000, "The most partitions in one answer to DescribeTopicPartitions.", at_least(1)
+    )
+
+    # Connections and requests
+    socket_request_max_bytes: int = setting(
+        100 * _MIB,
+        "The largest request; a connection that announces more is closed.",
+        at_least(1),
+    )
+    socket_listen_backlog_size: int = setting(
+        1024,
+        "Connections that may wait to be accepted; Kafka has 50, which a restart of many clients "
+        "overruns.",
+        at_least(1),
+    )
+    max_connections: int = setting(
+        50_000,
+        "The most open connections; Kafka has no limit, ours keeps the broker alive.",
+        at_least(1),
+        dynamic=True,
+    )
+    connections_max_idle_ms: Long = setting(
+        600_000, "How long a connection may be silent before it is closed; -1 is for ever."
+    )
+    queued_max_request_bytes: Long = setting(
+        256 * _MIB,
+        "Bytes of requests in flight in the whole broker, above which it stops reading; Kafka has "
+        "no limit, -1 gives that.",
+    )
+    connection_max_request_bytes: Long = setting(
+        32 * _MIB,
+        "Bytes of requests in flight on one connection, above which it is not read; one request is "
+        "always let through. Ottla's own setting.",
+        at_least(1),
+    )
+    connection_max_reply_bytes: Long = setting(
+        _MIB,
+        "Bytes of replies that a client has not yet read, above which its connection is not read; "
+        "Ottla's own setting.",
+        at_least(1),
+    )
+    replies_max_bytes: Long = setting(
+        512 * _MIB,
+        "Bytes of unread replies in the whole broker, above which no connection is read; Ottla's "
+        "own setting.",
+        at_least(1),
+    )
+    connection_write_timeout_ms: Long = setting(
+        30_000,
+        "How long a client may leave a full reply buffer unread before its connection is closed; "
+        "Ottla's own setting.",
+        at_least(1),
+    )
+    request_timeout_ms: int = setting(
+        30_000, "How long the broker itself waits for an answer.", at_least(0)
+    )
+    fetch_max_bytes: int = setting(
+        55 * _MIB, "The most bytes in one answer to a fetch.", at_least(1024)
+    )
+    max_incremental_fetch_session_cache_slots: int = setting(
+        1000, "The most fetch sessions that are remembered.", at_least(0)
+    )
+    num_network_threads: int = setting(
+        3, "Threads for the network in Kafka." + _FOR_KAFKA_FILES, at_least(1), has_effect=False
+    )
+    num_io_threads: int = setting(
+        8, "Threads for requests in Kafka." + _FOR_KAFKA_FILES, at_least(1), has_effect=False
+    )
+    num_recovery_threads_per_data_dir: int = setting(
+        1, "Threads for recovery in Kafka." + _FOR_KAFKA_FILES, at_least(1), has_effect=False
+    )
+    socket_send_buffer_bytes: int = setting(
+        102_400,
+        "The size of a socket's send buffer in Kafka. Accepted, but without effect: the operating "
+        "system tunes it.",
+        at_least(-1),
+        has_effect=False,
+    )
+    socket_receive_buffer_bytes: int = setting(
+        102_400,
+        "The size of a socket's receive buffer in Kafka. Accepted, but without effect: the "
+        "operating system tunes it.",
+        at_least(-1),
+        has_effect=False,
+    )
+
+    # Storage
+    log_retention_check_interval_ms: Long = setting(
+        300_000,
+        "Time between two searches for segments that may go. Accepted, but without effect until "
+        "retention exists.",
+        at_least(1),
+        has_effect=False,
+    )
+    log_flush_offset_checkpoint_interval_ms: int = setting(
+        60_000, "Time between two writes of the recovery points.", at_least(0)
+    )
+    log_flush_start_offset_checkpoint_interval_ms: int = setting(
+        60_000, "Time between two writes of the log start offsets.", at_least(0)
+    )
+    log_open_files_max: int = setting(
+        512,
+        "Segment files that are kept open at once; Ottla's own setting.",
+        at_least(16),
+    )
+    producer_id_expiration_ms: int = setting(
+        86_400_000,
+        "How long the sequence numbers of a silent producer are remembered.",
+        at_least(1),
+    )
+
+    # Groups and offsets
+    group_min_session_timeout_ms: int = setting(
+        6_000, "The shortest session timeout that a group member may ask for.", at_least(0)
+    )
+    group_max_session_timeout_ms: int = setting(
+        1_800_000, "The longest session timeout that a group member may ask for.", at_least(0)
+    )
+    group_initial_rebalance_delay_ms: int = setting(
+        3_000,
+        "How long an empty group waits for more members before it first balances.",
+        at_least(0),
+    )
+    group_max_size: int = setting(INT_MAX, "The most members in a group.", at_least(1))
+    offset_metadata_max_bytes: int = setting(
+        4_096, "The largest note that a consumer may leave beside a committed offset.", at_least(0)
+    )
+    offsets_topic_num_partitions: int = setting(
+        50,
+        "Partitions of the topic that holds committed offsets; fixed once it exists.",
+        at_least(1),
+    )
+    offsets_topic_replication_factor: Short = setting(
+        3,
+        "Replicas of the topic that holds committed offsets; on a smaller cluster as many as there "
+        "are brokers when it is created.",
+        at_least(1),
+    )
+    offsets_topic_segment_bytes: int = setting(
+        100 * _MIB, "Segment size of the topic that holds committed offsets.", at_least(1)
+    )
+    offsets_retention_minutes: int = setting(
+        10_080, "How long the offsets of an empty group are kept.", at_least(1)
+    )
+    offsets_retention_check_interval_ms: Long = setting(
+        600_000, "Time between two searches for offsets that may go.", at_least(1)
+    )
+
+    # Defaults of topic settings
+    compression_gzip_level: int = default_of(_T["compression.gzip.level"])
+    compression_lz4_level: int = default_of(_T["compression.lz4.level"])
+    compression_type: str = default_of(_T["compression.type"])
+    compression_zstd_level: int = default_of(_T["compression.zstd.level"])
+    log_cleaner_delete_retention_ms: Long = default_of(_T["delete.retention.ms"])
+    log_cleaner_max_compaction_lag_ms: Long = default_of(_T["max.compaction.lag.ms"])
+    log_cleaner_min_cleanable_ratio: float = default_of(_T["min.cleanable.dirty.ratio"])
+    log_cleaner_min_compaction_lag_ms: Long = default_of(_T["min.compaction.lag.ms"])
+    log_cleanup_policy: Names = default_of(_T["cleanup.policy"])
+    log_flush_interval_messages: Long = default_of(_T["flush.messages"])
+    log_flush_interval_ms: Long | None = setting(
+        None,
+        "Default of the topic setting flush.ms; empty means log.flush.scheduler.interval.ms.",
+        at_least(0),
+        dynamic=True,
+        has_effect=False,
+    )
+    log_flush_scheduler_interval_ms: Long = setting(
+        _T["flush.ms"].default,
+        "Default of the topic setting flush.ms when log.flush.interval.ms is empty.",
+        has_effect=False,
+    )
+    log_index_interval_bytes: int = default_of(_T["index.interval.bytes"])
+    log_index_size_max_bytes: int = default_of(_T["segment.index.bytes"])
+    log_message_timestamp_after_max_ms: Long = default_of(_T["message.timestamp.after.max.ms"])
+    log_message_timestamp_before_max_ms: Long = default_of(_T["message.timestamp.before.max.ms"])
+    log_message_timestamp_type: str = default_of(_T["message.timestamp.type"])
+    log_preallocate: bool = default_of(_T["preallocate"])
+    log_retention_bytes: Long = default_of(_T["retention.bytes"])
+    log_retention_ms: Long | None = setting(
+        None,
+        "Default of the topic setting retention.ms; empty means log.retention.minutes.",
+        at_least(-1),
+        dynamic=True,
+        has_effect=False,
+    )
+    log_retention_minutes: int | None = setting(
+        None,
+        "Default of the topic setting retention.ms, in minutes; empty means log.retention.hours.",
+        at_least(-1),
+        has_effect=False,
+    )
+    log_retention_hours: int = setting(
+        168,
+        "Default of the topic setting retention.ms, in hours.",
+        at_least(-1),
+        has_effect=False,
+    )
+    log_roll_ms: Long | None = setting(
+        None,
+        "Default of the topic setting segment.ms; empty means log.roll.hours.",
+        at_least(1),
+        dynamic=True,
+    )
+    log_roll_hours: int = setting(
+        168, "Default of the topic setting segment.ms, in hours.", at_least(1)
+    )
+    log_roll_jitter_ms: Long | None = setting(
+        None,
+        "Default of the topic setting segment.jitter.ms; empty means log.roll.jitter.hours.",
+        at_least(0),
+        dynamic=True,
+    )
+    log_roll_jitter_hours: int = setting(
+        0, "Default of the topic setting segment.jitter.ms, in hours.", at_least(0)
+    )
+    log_segment_bytes: int = default_of(_T["segment.bytes"])
+    log_segment_delete_delay_ms: Long = default_of(_T["file.delete.delay.ms"])
+    log_write_caching: bool = default_of(_T["write.caching"])
+    message_max_bytes: int = default_of(_T["max.message.bytes"])
+    min_insync_replicas: int = default_of(_T["min.insync.replicas"])
+    unclean_leader_election_enable: bool = default_of(_T["unclean.leader.election.enable"])
+
+    @classmethod
+    def parse(cls, texts: Mapping[str, str]) -> BrokerConfig:
+        """The configuration in which `texts`, by Kafka's names, replace the defaults."""
+        return cls().changed(texts)
+
+    def changed(self, texts: Mapping[str, str]) -> BrokerConfig:
+        """This configuration with some settings given anew; all rules are checked."""
+        config = self.replace(**parse_all(BROKER_SETTINGS, texts))
+        config.check()
+        return config
+
+    @property
+    def data_dir(self) -> str:
+        return self.log_dirs[0]
+
+    def bound(self) -> tuple[Listener, ...]:
+        """Where to listen."""
+        return parse_listeners(self.listeners, "listeners")
+
+    def advertised(self) -> tuple[Listener, ...]:
+        """What clients are told; a port 0 is still to be replaced by the one that was bound."""
+        listeners = parse_listeners(self.advertised_listeners, "advertised.listeners")
+        return listeners or self.bound()
+
+    def http_address(self) -> Address | None:
+        """Where health and metrics are served."""
+        if not self.http_listener:
+            return None
+        return parse_address(self.http_listener, "http.listener")
+
+    def check(self) -> None:
+        """The rules that span several settings."""
+        _check_listeners(self)
+        self.http_address()
+        if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
+            raise InvalidConfig(
+                f"group.min.session.timeout.ms is {self.group_min_session_timeout_ms}, but must "
+                "not exceed group.max.session.timeout.ms, which is "
+                f"{self.group_max_session_timeout_ms}."
+            )
+        if self.message_max_bytes > self.socket_request_max_bytes:
+            raise InvalidConfig(
+                f"message.max.bytes is {self.message_max_bytes}, but must not exceed "
+                f"socket.request.max.bytes, which is {self.socket_request_max_bytes}."
+            )
+        TopicConfig.resolve(self, {})
+
+
+def _check_listeners(config: BrokerConfig) -> None:
+    bound, advertised = config.bound(), config.advertised()
+    protocols = dict(pair.split(":") for pair in config.listener_security_protocol_map)
+    for listener in bound:
+        protocol = protocols.get(listener.name)
+        if protocol != PLAINTEXT:
+            raise InvalidConfig(
+                f"listeners names {listener.name}, which speaks {protocol or 'no known protocol'}; "
+                "only PLAINTEXT is there so far (listener.security.protocol.map gives other names "
+                f"to it, as {listener.name}:PLAINTEXT)."
+            )
+    names = {listener.name for listener in bound}
+    for listener in advertised:
+        if listener.name not in names:
+            raise InvalidConfig(
+                f"advertised.listeners names {listener.name}, which is not among the listeners "
+                f"({', '.join(sorted(names))})."
+            )
+        if listener.host in WILDCARDS:
+            raise InvalidConfig(_advice(config, listener))
+
+
+def _advice(config: BrokerConfig, listener: Listener) -> str:
+    if config.advertised_listeners:
+        return (
+            f"advertised.listeners says {listener}, which no client can connect to; "
+            "name a host that clients reach."
+        )
+    return (
+        f"Listening on {listener.address} needs the address that clients are to use; add "
+        f"--advertise HOST:{listener.port or 'PORT'} "
+        f"(or advertised.listeners={listener.name}://HOST:{listener.port or 'PORT'})."
+    )
+
+
+BROKER_SETTINGS: Final[dict[str, Setting]] = BrokerConfig.SETTINGS

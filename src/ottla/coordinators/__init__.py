@@ -1,0 +1,1 @@
+"""Groups, offsets and (later) transactions: pure deciders, persisted by the broker's runtime."""

@@ -1,0 +1,59 @@
+"""Kafka's checkpoint files: a version line, a count line, one entry per line."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final
+
+from ottla.errors import StorageFailed
+from ottla.ports import Disk
+from ottla.types import TopicPartition
+
+VERSION: Final = 0
+RECOVERY_POINTS: Final = "recovery-point-offset-checkpoint"
+START_OFFSETS: Final = "log-start-offset-checkpoint"
+HIGH_WATERMARKS: Final = "replication-offset-checkpoint"
+
+
+def read_offsets(disk: Disk, path: str) -> dict[TopicPartition, int]:
+    """One of the three files of a data directory; none yet is an empty one."""
+    return {
+        TopicPartition(topic, int(partition)): int(offset)
+        for topic, partition, offset in parse_lines(disk, path, field_count=3)
+    }
+
+
+def write_offsets(disk: Disk, path: str, offsets: Mapping[TopicPartition, int]) -> None:
+    """Blocking: the file is replaced as a whole and synced."""
+    entries = [(tp.topic, tp.partition, offset) for tp, offset in offsets.items()]
+    disk.write_file(path, format_lines(entries))
+
+
+def format_lines(entries: Collection[Sequence[object]]) -> bytes:
+    lines = [str(VERSION), str(len(entries)), *(" ".join(map(str, entry)) for entry in entries)]
+    return ("\n".join(lines) + "\n").encode()
+
+
+def parse_lines(disk: Disk, path: str, field_count: int) -> list[list[str]]:
+    """The entries as written; StorageFailed says what is wrong with a file that lies."""
+    try:
+        lines = disk.read_file(path).decode().splitlines()
+    except FileNotFoundError:
+        return []
+    except UnicodeDecodeError:
+        raise StorageFailed(f"{path}: not a checkpoint file") from None
+    if len(lines) < 2:
+        return []
+    if lines[0] != str(VERSION):
+        raise StorageFailed(f"{path}: version {lines[0]!r} is unknown, expected {VERSION}")
+    entries = [line.split() for line in lines[2:]]
+    if lines[1] != str(len(entries)):
+        raise StorageFailed(f"{path}: {len(entries)} entries where it says {lines[1]!r}")
+    for entry in entries:
+        if len(entry) != field_count or not all(map(_is_number, entry[-2:])):
+            raise StorageFailed(f"{path}: malformed entry {' '.join(entry)!r}")
+    return entries
+
+
+def _is_number(text: str) -> bool:
+    return text.removeprefix("-").isascii() and text.removeprefix("-").isdigit()

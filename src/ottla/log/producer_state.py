@@ -1,0 +1,232 @@
+"""What a log knows about the producers that write to it.
+
+Per producer: its epoch, and sequences and offsets of its last five batches, because a client may
+have five requests under way and repeat any of them.
+
+A `.snapshot` file holds the state at the offset it is named by, in Kafka's version 1:
+
+    int16 version, uint32 CRC-32C of what follows, int32 count, then per entry
+    int64 producer id, int16 epoch, int32 last sequence, int64 last offset, int32 offset delta,
+    int64 timestamp, int32 coordinator epoch, int64 first offset of the open transaction or -1
+
+Kafka writes one entry per producer and so forgets four batches at a restart. Here each batch of
+the window is an entry, the oldest first: Kafka's reader keeps the last one of an id.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from ottla.errors import InvalidProducerEpoch, InvalidRecord, OutOfOrderSequence
+from ottla.wire.records import SEQUENCE_MAX, BatchHeader
+
+WINDOW_BATCHES: Final = 5
+SNAPSHOT_VERSION: Final = 1
+NO_TRANSACTION: Final = -1
+
+_HEAD: Final = struct.Struct(">hIi")
+_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_CRC_FROM: Final = 6
+EMPTY_SNAPSHOT_BYTES: Final = _HEAD.size
+
+
+class CorruptSnapshot(Exception):
+    """A snapshot file that cannot be believed; the state is replayed from the batches instead."""
+
+
+class BatchSpan(NamedTuple):
+    """The sequences and offsets of one batch, ends included."""
+
+    first_sequence: int
+    last_sequence: int
+    first_offset: int
+    last_offset: int
+    timestamp: int
+
+
+class Producer(NamedTuple):
+    epoch: int
+    spans: tuple[BatchSpan, ...]
+    last_seen_ms: int
+    coordinator_epoch: int = -1
+    transaction_start: int = NO_TRANSACTION
+
+
+class ProducerState:
+    """Changes are provisional until `settle`; `undo` takes them back."""
+
+    __slots__ = ("_journal", "_producers")
+
+    def __init__(self) -> None:
+        self._producers: dict[int, Producer] = {}
+        self._journal: list[tuple[int, Producer | None]] = []
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, ProducerState) and self._producers == other._producers
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def get(self, producer_id: int) -> Producer | None:
+        return self._producers.get(producer_id)
+
+    def check(self, header: BatchHeader) -> BatchSpan | None:
+        """None when the batch comes next; where the first one is when it is a repetition."""
+        sequence = header.base_sequence
+        if sequence < 0:
+            raise InvalidRecord(f"producer {header.producer_id} sent no sequence")
+        known = self._producers.get(header.producer_id)
+        if known is None:
+            return None
+        if header.producer_epoch != known.epoch:
+            _check_new_epoch(header, known.epoch)
+            return None
+        spans = known.spans
+        last = spans[-1].last_sequence if spans else -1
+        if sequence == (last + 1) & SEQUENCE_MAX:
+            return None
+        last_sequence = header.last_sequence
+        for span in spans:
+            if span.first_sequence == sequence and span.last_sequence == last_sequence:
+                return span
+        raise OutOfOrderSequence(
+            f"producer {header.producer_id} sent sequence {sequence} behind {last}"
+        )
+
+    def add(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
+        """A batch that `check` let pass is appended at `base_offset`.
+
+        Idleness counts from the append, not from the client's own timestamps as in Kafka: who
+        copies old messages is not an idle producer.
+        """
+        producer_id, epoch, sequence = (
+            header.producer_id,
+            header.producer_epoch,
+            header.base_sequence,
+        )
+        known = self._producers.get(producer_id)
+        self._journal.append((producer_id, known))
+        spans = known.spans if known is not None and known.epoch == epoch else ()
+        timestamp = header.max_timestamp
+        if sequence >= 0 and not header.is_control:
+            last_offset = base_offset + header.last_offset_delta
+            span = BatchSpan(sequence, header.last_sequence, base_offset, last_offset, timestamp)
+            spans = (*spans[1 - WINDOW_BATCHES :], span)
+        seen_ms = timestamp if timestamp > now_ms else now_ms
+        if known is None:
+            self._producers[producer_id] = Producer(epoch, spans, seen_ms)
+        else:
+            self._producers[producer_id] = Producer(
+                epoch, spans, seen_ms, known.coordinator_epoch, known.transaction_start
+            )
+
+    def replay(self, header: BatchHeader, now_ms: int) -> None:
+        """Takes in a batch that is in the log already, unchecked as it once was checked."""
+        if header.producer_id >= 0:
+            self.add(header, header.base_offset, now_ms)
+            self._journal.clear()
+
+    def settle(self) -> None:
+        """What was added is written."""
+        self._journal.clear()
+
+    def undo(self) -> None:
+        """What was added since `settle` was never written."""
+        while self._journal:
+            producer_id, before = self._journal.pop()
+            if before is None:
+                self._producers.pop(producer_id, None)
+            else:
+                self._producers[producer_id] = before
+
+    def expire(self, now_ms: int, expiry_ms: int) -> None:
+        """Forgets who has been idle for too long and has no transaction open."""
+        idle = [
+            producer_id
+            for producer_id, producer in self._producers.items()
+            if now_ms - producer.last_seen_ms >= expiry_ms
+            and producer.transaction_start == NO_TRANSACTION
+        ]
+        for producer_id in idle:
+            del self._producers[producer_id]
+
+    def encode(self) -> bytes:
+        """The contents of a snapshot file."""
+        entries = b"".join(_ENTRY.pack(*row) for row in self._rows())
+        count = len(entries) // _ENTRY.size
+        data = bytearray(_HEAD.pack(SNAPSHOT_VERSION, 0, count) + entries)
+        struct.pack_into(">I", data, 2, crc32c(memoryview(data)[_CRC_FROM:]))
+        return bytes(data)
+
+    @classmethod
+    def decode(cls, data: bytes) -> ProducerState:
+        if len(data) < _HEAD.size:
+            raise CorruptSnapshot(f"{len(data)} bytes")
+        version, crc, count = _HEAD.unpack_from(data)
+        if version != SNAPSHOT_VERSION:
+            raise CorruptSnapshot(f"version {version}")
+        if crc != crc32c(memoryview(data)[_CRC_FROM:]):
+            raise CorruptSnapshot("the CRC does not match")
+        if len(data) != _HEAD.size + count * _ENTRY.size:
+            raise CorruptSnapshot(f"{count} entries in {len(data)} bytes")
+        state = cls()
+        for entry in _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :]):
+            state._take_row(*entry)
+        return state
+
+    def _rows(self) -> Iterator[tuple[int, ...]]:
+        for producer_id, producer in sorted(self._producers.items()):
+            tail = (producer.coordinator_epoch, producer.transaction_start)
+            if not producer.spans:
+                yield producer_id, producer.epoch, -1, -1, 0, producer.last_seen_ms, *tail
+            for span in producer.spans:
+                is_last = span is producer.spans[-1]
+                yield (
+                    producer_id,
+                    producer.epoch,
+                    span.last_sequence,
+                    span.last_offset,
+                    span.last_offset - span.first_offset,
+                    producer.last_seen_ms if is_last else span.timestamp,
+                    *tail,
+                )
+
+    def _take_row(
+        self,
+        producer_id: int,
+        epoch: int,
+        last_sequence: int,
+        last_offset: int,
+        offset_delta: int,
+        timestamp: int,
+        coordinator_epoch: int,
+        transaction_start: int,
+    ) -> None:
+        known = self._producers.get(producer_id)
+        spans = known.spans if known is not None and known.epoch == epoch else ()
+        if last_offset >= 0:
+            first_sequence = (last_sequence - offset_delta) & SEQUENCE_MAX
+            first_offset = last_offset - offset_delta
+            span = BatchSpan(first_sequence, last_sequence, first_offset, last_offset, timestamp)
+            spans = (*spans[1 - WINDOW_BATCHES :], span)
+        self._producers[producer_id] = Producer(
+            epoch, spans, timestamp, coordinator_epoch, transaction_start
+        )
+
+
+def _check_new_epoch(header: BatchHeader, known_epoch: int) -> None:
+    if header.producer_epoch < known_epoch:
+        raise InvalidProducerEpoch(
+            f"producer {header.producer_id} is at epoch {known_epoch}, not {header.producer_epoch}"
+        )
+    if header.base_sequence != 0:
+        raise OutOfOrderSequence(
+            f"producer {header.producer_id} began epoch {header.producer_epoch} "
+            f"with sequence {header.base_sequence}"
+        )

@@ -1,0 +1,175 @@
+"""A stretch of the log in a file of its own, with its indexes beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from ottla.log.handles import Handle, Handles
+from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY, Indexes, Read, search
+from ottla.log.scan import batches
+from ottla.log.values import NO_TIMESTAMP
+from ottla.ports import File
+from ottla.wire.records import BATCH_HEADER_BYTES, read_header
+
+LOG: Final = ".log"
+OFFSET_INDEX: Final = ".index"
+TIME_INDEX: Final = ".timeindex"
+SNAPSHOT: Final = ".snapshot"
+DELETED: Final = ".deleted"
+
+
+def path_of(directory: str, offset: int, suffix: str) -> str:
+    return f"{directory}/{offset:020d}{suffix}"
+
+
+def overwrite(file: File, data: bytes) -> None:
+    """In place and not at once: for files that are rebuilt if they are found broken."""
+    file.write([data], 0)
+    if file.size() > len(data):
+        file.truncate(len(data))
+
+
+class Segment:
+    """`indexes` is there while the segment is written to; without it they are in their files.
+
+    `size` counts what is queued, too. The file exists once bytes were written (`is_created`).
+    """
+
+    __slots__ = (
+        "_largest",
+        "_offset_handle",
+        "_time_handle",
+        "base_offset",
+        "created_ms",
+        "handle",
+        "indexes",
+        "is_created",
+        "size",
+    )
+
+    def __init__(self, directory: str, base_offset: int, size: int, created_ms: int) -> None:
+        self.base_offset = base_offset
+        self.size = size
+        self.created_ms = created_ms
+        self.handle = Handle(path_of(directory, base_offset, LOG))
+        self.indexes: Indexes | None = None
+        self.is_created = False
+        self._offset_handle: Handle | None = None
+        self._time_handle: Handle | None = None
+        self._largest: tuple[int, int] | None = None
+
+    def path(self, suffix: str) -> str:
+        return self.handle.path.removesuffix(LOG) + suffix
+
+    @property
+    def offset_handle(self) -> Handle:
+        if self._offset_handle is None:
+            self._offset_handle = Handle(self.path(OFFSET_INDEX))
+        return self._offset_handle
+
+    @property
+    def time_handle(self) -> Handle:
+        if self._time_handle is None:
+            self._time_handle = Handle(self.path(TIME_INDEX))
+        return self._time_handle
+
+    def load_indexes(self, handles: Handles) -> Indexes:
+        """Blocking, once before the first append to a segment of an earlier run."""
+        if not self.size:
+            self.indexes = Indexes()
+            return self.indexes
+        files = (
+            handles.read(handle, handles.size(handle), 0, cached_only=False)
+            for handle in (self.offset_handle, self.time_handle)
+        )
+        indexes = Indexes.decode(*files)
+        header = handles.read(self.handle, BATCH_HEADER_BYTES, 0, cached_only=False)
+        indexes.first_timestamp = read_header(header).max_timestamp
+        handles.drop(self.offset_handle)
+        handles.drop(self.time_handle)
+        self.indexes = indexes
+        return indexes
+
+    def seal(self) -> None:
+        """The indexes are in their files now."""
+        if self.indexes is not None:
+            largest = (self.indexes.max_timestamp, self.indexes.max_timestamp_at)
+            self._largest = (largest[0], self.base_offset + largest[1])
+            self.indexes = None
+
+    def handles(self) -> Sequence[Handle]:
+        return [h for h in (self.handle, self._offset_handle, self._time_handle) if h is not None]
+
+    def waited_ms(self, now_ms: int, timestamp: int) -> int:
+        """How old the segment is, measured as Kafka does: by the first batch's own clock."""
+        first = NO_TIMESTAMP if self.indexes is None else self.indexes.first_timestamp
+        return timestamp - first if first >= 0 else now_ms - self.created_ms
+
+    def position_before(self, offset: int, handles: Handles, *, cached_only: bool) -> int:
+        """A position at or before the batch that contains `offset`."""
+        relative = offset - self.base_offset
+        indexes = self.indexes
+        if indexes is not None:
+            return indexes.position_before(relative)
+        if relative <= 0 or not self.size:
+            return 0
+        handle = self.offset_handle
+        read = self._reader(handles, handle, cached_only=cached_only)
+        entry = search(read, handles.size(handle), OFFSET_ENTRY, relative)
+        return entry[1] if entry is not None else 0
+
+    def offset_before(self, timestamp: int, handles: Handles) -> int:
+        """Blocking. No record of the segment before this offset is as young as `timestamp`."""
+        indexes = self.indexes
+        if indexes is not None:
+            return self.base_offset + indexes.offset_before(timestamp)
+        if not self.size:
+            return self.base_offset
+        handle = self.time_handle
+        read = self._reader(handles, handle, cached_only=False)
+        entry = search(read, handles.size(handle), TIME_ENTRY, timestamp)
+        return self.base_offset + (entry[1] if entry is not None else 0)
+
+    def largest_timestamp(self, handles: Handles) -> tuple[int, int]:
+        """Blocking. (timestamp, last offset of the first batch that has it); (-1, …) if none."""
+        indexes = self.indexes
+        if indexes is not None:
+            return indexes.max_timestamp, self.base_offset + indexes.max_timestamp_at
+        if self._largest is None:
+            count = handles.size(self.time_handle) // TIME_ENTRY.size if self.size else 0
+            timestamp, offset = NO_TIMESTAMP, 0
+            if count:
+                at = (count - 1) * TIME_ENTRY.size
+                read = self._reader(handles, self.time_handle, cached_only=False)
+                timestamp, offset = TIME_ENTRY.unpack(read(TIME_ENTRY.size, at))
+            self._largest = (timestamp, self.base_offset + offset)
+        return self._largest
+
+    def write_indexes(self, indexes: Indexes, handles: Handles) -> list[Handle]:
+        """Writes the index files out. They stay acquired: the caller syncs and releases them."""
+        acquired = []
+        for handle, data in (
+            (self.offset_handle, indexes.encode_offsets()),
+            (self.time_handle, indexes.encode_times()),
+        ):
+            overwrite(handles.acquire(handle, create=True), data)
+            acquired.append(handle)
+        return acquired
+
+    def rebuild_indexes(self, handles: Handles, interval_bytes: int) -> Indexes:
+        """Blocking: from the headers of all batches. The caller decides where they go."""
+        indexes = Indexes()
+        read = self.reader(handles)
+        for position, header, _ in batches(read, 0, self.size, whole=False):
+            offset = header.last_offset - self.base_offset
+            indexes.add(offset, position, header.size, header.max_timestamp, interval_bytes)
+        return indexes
+
+    def reader(self, handles: Handles, *, cached_only: bool = False) -> Read:
+        return self._reader(handles, self.handle, cached_only=cached_only)
+
+    def _reader(self, handles: Handles, handle: Handle, *, cached_only: bool) -> Read:
+        return lambda count, position: handles.read(
+            handle, count, position, cached_only=cached_only
+        )

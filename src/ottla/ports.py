@@ -1,0 +1,87 @@
+"""Where time, randomness, disk and network come in.
+
+Everything that decides takes these as arguments, so that a test or the simulator can hand in its
+own. Disk calls block; the broker chooses which of them are cheap enough for the event loop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Protocol
+
+from ottla.types import Now
+from ottla.wire.schema import Buffer
+
+
+class Clock(Protocol):
+    def now(self) -> Now: ...
+
+
+class Random(Protocol):
+    def bytes(self, count: int) -> bytes: ...
+
+    def below(self, bound: int) -> int:
+        """A whole number in [0, bound)."""
+
+
+class File(Protocol):
+    """An open file. Positions are explicit; there is no cursor."""
+
+    path: str
+
+    def size(self) -> int: ...
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Writes all buffers one behind the other, or raises OSError."""
+
+    def read(self, count: int, position: int) -> Buffer:
+        """Up to `count` bytes; fewer only at the end of the file. May wait for the disk."""
+
+    def read_cached(self, count: int, position: int) -> Buffer | None:
+        """As `read`, but None instead of waiting when a page is not in memory."""
+
+    def sync(self) -> None:
+        """The file's data and size are on stable storage when this returns."""
+
+    def truncate(self, size: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Disk(Protocol):
+    def open(self, path: str, *, create: bool = False) -> File:
+        """Opens for reading and writing; FileNotFoundError without `create`."""
+
+    def exists(self, path: str) -> bool: ...
+
+    def list(self, directory: str) -> list[str]:
+        """The names in a directory, sorted."""
+
+    def make_directory(self, path: str) -> None:
+        """Creates it and its parents; existing is fine."""
+
+    def rename(self, source: str, target: str) -> None: ...
+
+    def remove(self, path: str) -> None:
+        """Removes a file; absence is fine."""
+
+    def remove_tree(self, directory: str) -> None: ...
+
+    def sync_directory(self, path: str) -> None: ...
+
+    def sync_many(self, files: Sequence[File]) -> None:
+        """Syncs all of them, by whichever call is cheaper."""
+
+    def read_file(self, path: str) -> bytes: ...
+
+    def write_file(self, path: str, data: bytes) -> None:
+        """Replaces the whole file: after a crash it is the old or the new one, and synced."""
+
+    def room_bytes(self, directory: str) -> tuple[int, int]:
+        """(total, usable) bytes of the file system below `directory`."""
+
+    def sizes(self, directory: str) -> Iterable[tuple[str, int]]:
+        """Each file directly in `directory` with its size."""
+
+    def lock(self, path: str) -> File:
+        """Creates the file and holds it until closed; BlockingIOError when another process does."""

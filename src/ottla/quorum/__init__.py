@@ -1,0 +1,1 @@
+"""Who may write the metadata log: votes and epochs, pure."""

@@ -1,0 +1,72 @@
+"""What a voter must not forget: the epoch, its leader, and whom it voted for in it.
+
+The quorum has one voter so far. It wins its own election at every start, which gives the metadata
+log a new leader epoch; the state is stored before the first record of that epoch is written.
+"""
+
+from __future__ import annotations
+
+import json
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ottla.types import NO_NODE, NodeId
+
+FILE_NAME: Final = "quorum-state"
+DATA_VERSION: Final = 1
+NO_DIRECTORY_ID: Final = bytes(16)
+
+
+class UnreadableQuorumState(Exception):
+    """The file holds something else than a quorum state that this version knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class QuorumState:
+    leader_id: NodeId = NO_NODE
+    leader_epoch: int = 0
+    voted_id: NodeId = NO_NODE
+    voted_directory_id: bytes = NO_DIRECTORY_ID
+
+
+def elect_self(state: QuorumState, node_id: NodeId) -> QuorumState:
+    """The only voter votes for itself in the next epoch, and that is a majority."""
+    return replace(
+        state,
+        leader_id=node_id,
+        leader_epoch=state.leader_epoch + 1,
+        # As in Kafka, a known leader replaces the vote that made it one.
+        voted_id=NO_NODE,
+        voted_directory_id=NO_DIRECTORY_ID,
+    )
+
+
+def encode_state(state: QuorumState) -> bytes:
+    """Kafka's JSON form, version 1."""
+    voted_directory_id = urlsafe_b64encode(state.voted_directory_id).rstrip(b"=")
+    document = {
+        "leaderId": state.leader_id,
+        "leaderEpoch": state.leader_epoch,
+        "votedId": state.voted_id,
+        "votedDirectoryId": voted_directory_id.decode("ascii"),
+        "data_version": DATA_VERSION,
+    }
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def decode_state(data: bytes) -> QuorumState:
+    try:
+        document = json.loads(data)
+        version = document["data_version"]
+        if version not in (0, DATA_VERSION):
+            raise UnreadableQuorumState(f"{FILE_NAME} has the unknown data_version {version}")
+        voted_directory_id = document.get("votedDirectoryId", "")
+        return QuorumState(
+            leader_id=NodeId(int(document["leaderId"])),
+            leader_epoch=int(document["leaderEpoch"]),
+            voted_id=NodeId(int(document["votedId"])),
+            voted_directory_id=urlsafe_b64decode(voted_directory_id + "==") or NO_DIRECTORY_ID,
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise UnreadableQuorumState(f"{FILE_NAME} cannot be read: {error!r}") from error

@@ -1,0 +1,11 @@
+"""A real broker for the tests of programs that use Kafka: no Docker, no Java.
+
+With pytest, ask for the fixtures `ottla_broker`, `ottla_topic` or `ottla_broker_factory`. Without:
+
+    with ottla.testing.Broker() as broker:
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+"""
+
+from ottla.testing.broker import Broker, BrokerFailed
+
+__all__ = ["Broker", "BrokerFailed"]

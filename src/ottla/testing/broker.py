@@ -1,0 +1,237 @@
+"""A broker in a process of its own, on a free port, that ends when its owner does."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self, TypeAlias
+
+from ottla.testing.topics import create_topic
+
+READY_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 30.0
+LOG_TAIL_CHARS: Final = 16_000
+READY_LINE_BYTES_MAX: Final = 65_536
+
+Setting: TypeAlias = str | int | float | bool
+
+# A group of one test member need not wait for more members to come.
+TEST_SETTINGS: Final[Mapping[str, Setting]] = {"group.initial.rebalance.delay.ms": 0}
+
+
+class BrokerFailed(Exception):
+    """The broker did not start or did not stop; the message ends with its log."""
+
+
+class Broker:
+    """A broker that `with` starts and stops. Settings are Kafka's names with their values.
+
+    Without `data_dir` the data lives in a temporary directory that goes when the broker stops for
+    good (`close`, or the end of `with`); `stop`, `kill` and `restart` keep it.
+    """
+
+    def __init__(
+        self,
+        settings: Mapping[str, Setting] | None = None,
+        *,
+        data_dir: str | os.PathLike[str] | None = None,
+        port: int = 0,
+        ready_timeout_s: float = READY_TIMEOUT_S,
+    ) -> None:
+        self.settings = {**TEST_SETTINGS, **(settings or {})}
+        self._given_data_dir = data_dir
+        self._port = port
+        self._ready_timeout_s = ready_timeout_s
+        self._home: Path | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._addresses: dict[str, Any] = {}
+        self._final_log = ""
+
+    def __enter__(self) -> Self:
+        try:
+            self.start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    @property
+    def bootstrap(self) -> str:
+        """`host:port` for a client's `bootstrap.servers`."""
+        return str(self._addresses["bootstrap"])
+
+    @property
+    def http(self) -> str:
+        """The base URL of `/healthz`, `/readyz` and `/metrics`."""
+        return f"http://{self._addresses['http']}"
+
+    @property
+    def data_dir(self) -> Path:
+        if self._given_data_dir is not None:
+            return Path(self._given_data_dir).absolute()
+        return self._own_home() / "data"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise BrokerFailed("the broker has not been started")
+        return self._process.pid
+
+    @property
+    def was_started(self) -> bool:
+        return self._process is not None
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """As `subprocess` gives it: negative is the signal that ended the process."""
+        return None if self._process is None else self._process.poll()
+
+    def log_text(self) -> str:
+        """Everything the broker has logged so far, over all its restarts."""
+        if self._home is None:
+            return self._final_log
+        return (self._home / "broker.log").read_text(errors="replace")
+
+    def create_topic(
+        self, name: str, partitions: int = 1, configs: Mapping[str, Setting] | None = None
+    ) -> None:
+        texts = {key: _text(value) for key, value in (configs or {}).items()}
+        create_topic(self.bootstrap, name, partitions, texts)
+
+    def start(self) -> None:
+        """Returns when the broker accepts requests; raises BrokerFailed if it does not."""
+        if self.is_running:
+            raise BrokerFailed("the broker is running already")
+        if self._home is None:
+            self._home = Path(tempfile.mkdtemp(prefix="ottla-test-"))
+        ready_read, ready_write = os.pipe()
+        try:
+            try:
+                self._process = self._spawn(ready_write)
+            finally:
+                os.close(ready_write)
+            self._addresses = self._await_ready(ready_read)
+        finally:
+            os.close(ready_read)
+        self._port = int(self.bootstrap.rpartition(":")[2])
+
+    def stop(self) -> int:
+        """Asks for a clean stop and waits for it; returns the exit code."""
+        if self._process is None:
+            raise BrokerFailed("the broker has not been started")
+        if self.is_running:
+            self._process.send_signal(signal.SIGTERM)
+            try:
+                self._process.wait(STOP_TIMEOUT_S)
+            except subprocess.TimeoutExpired:
+                self.kill()
+                raise BrokerFailed(self._failure("did not stop when asked")) from None
+        self._release_stdin()
+        return self._process.wait()
+
+    def kill(self) -> None:
+        """Ends the process as a crash would (SIGKILL)."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._release_stdin()
+
+    def restart(self) -> None:
+        """Stops if need be and starts again, with the same port and data."""
+        if self.is_running:
+            self.stop()
+        self.start()
+
+    def close(self) -> None:
+        """Stops for good and removes what belonged to this broker alone."""
+        try:
+            if self.is_running:
+                self.stop()
+        finally:
+            self.kill()
+            if self._home is not None:
+                self._final_log = self.log_text()
+                shutil.rmtree(self._home, ignore_errors=True)
+                self._home = None
+
+    def _own_home(self) -> Path:
+        if self._home is None:
+            raise BrokerFailed("the broker has not been started, or is closed")
+        return self._home
+
+    def _command(self, ready_fd: int) -> list[str]:
+        command = [sys.executable, "-m", "ottla", "start"]
+        command += ["--listen", f"127.0.0.1:{self._port}", "--data-dir", str(self.data_dir)]
+        command += ["--ready-fd", str(ready_fd), "--die-with-parent"]
+        for name, value in {"http.listener": "127.0.0.1:0", **self.settings}.items():
+            command += ["--set", f"{name}={_text(value)}"]
+        return command
+
+    def _spawn(self, ready_fd: int) -> subprocess.Popen[bytes]:
+        environment = {
+            name: value for name, value in os.environ.items() if not name.startswith("OTTLA_")
+        }
+        with (self._own_home() / "broker.log").open("ab") as log:
+            return subprocess.Popen(
+                self._command(ready_fd),
+                # The broker also ends when this pipe does: that is how it sees its parent die.
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                cwd=self._own_home(),
+                pass_fds=(ready_fd,),
+            )
+
+    def _await_ready(self, ready_fd: int) -> dict[str, Any]:
+        """The broker writes one line of JSON when it is ready, and closes the pipe if it ends."""
+        deadline = time.monotonic() + self._ready_timeout_s
+        poller = select.poll()
+        poller.register(ready_fd, select.POLLIN)
+        line = b""
+        while not line.endswith(b"\n"):
+            left_ms = max(0, int((deadline - time.monotonic()) * 1000))
+            if not poller.poll(left_ms):
+                raise BrokerFailed(self._failure(f"was not ready in {self._ready_timeout_s:g} s"))
+            received = os.read(ready_fd, READY_LINE_BYTES_MAX)
+            if not received:
+                self.kill()
+                raise BrokerFailed(self._failure("ended before it was ready"))
+            line += received
+        addresses: dict[str, Any] = json.loads(line)
+        return addresses
+
+    def _failure(self, what: str) -> str:
+        log = self.log_text()[-LOG_TAIL_CHARS:].strip() or "(empty)"
+        return f"the broker {what} (exit code {self.exit_code}); its log:\n{log}"
+
+    def _release_stdin(self) -> None:
+        if self._process is not None and self._process.stdin is not None:
+            self._process.stdin.close()
+
+
+def _text(value: Setting) -> str:
+    """As a properties file has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,66 @@
+"""The head of a request and the frame of a reply.
+
+On the wire both stand behind a 4-byte size. The head itself has versions: flexible requests carry
+tagged fields behind it, and so do their replies, except those of ApiVersions, which a client must
+be able to read before it knows what the broker speaks (KIP-511).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from ottla.wire.codec import MalformedMessage, encode_chunks, skip_tags
+from ottla.wire.schema import Buffer, Message
+
+FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
+API_VERSIONS_KEY: Final = 18
+
+# The client id keeps its int16 length even in the flexible head.
+_HEAD: Final = struct.Struct(">hhih")
+_SIZE_AND_CORRELATION: Final = struct.Struct(">Ii")
+
+
+class RequestHead(NamedTuple):
+    api_key: int
+    version: int
+    correlation_id: int
+    client_id: str | None
+    body_at: int
+
+
+def read_head(frame: memoryview, flexible: Callable[[int, int], bool]) -> RequestHead:
+    """Reads what stands before a request's body; `flexible` knows each API's flexible versions."""
+    try:
+        api_key, version, correlation_id, size = _HEAD.unpack_from(frame)
+        pos = _HEAD.size
+        client_id = None
+        if size >= 0:
+            stop = pos + size
+            if stop > len(frame):
+                raise MalformedMessage("the client id ends behind its frame")
+            client_id = frame[pos:stop].tobytes().decode()
+            pos = stop
+        elif size < -1:
+            raise MalformedMessage(f"a client id of {size} bytes")
+        if flexible(api_key, version):
+            pos = skip_tags(frame, pos)
+            if pos > len(frame):
+                raise MalformedMessage("a tagged field of the head ends behind its frame")
+    except (struct.error, IndexError, UnicodeDecodeError) as error:
+        raise MalformedMessage(f"request head: {error}") from None
+    return RequestHead(api_key, version, correlation_id, client_id, pos)
+
+
+def frame_reply(
+    correlation_id: int, flexible_header: bool, message: Message, version: int
+) -> list[Buffer]:
+    """The chunks of a whole reply, size and header included; the first one is a bytearray."""
+    out = bytearray(_SIZE_AND_CORRELATION.size)
+    if flexible_header and message.API_KEY != API_VERSIONS_KEY:
+        out.append(0)
+    chunks = encode_chunks(message, version, out)
+    size = sum(map(len, chunks)) - 4
+    _SIZE_AND_CORRELATION.pack_into(out, 0, size, correlation_id)
+    return chunks

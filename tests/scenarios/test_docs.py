@@ -1,0 +1,94 @@
+"""What the documents promise: README's commands run, the references are up to date."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from ottla.testing import Broker
+
+ROOT = Path(__file__).parent.parent.parent
+TIMEOUT_S = 60
+FENCE = re.compile(
+    r"(?P<skip><!-- not run -->\n+)?^```(?P<language>bash|python)\n(?P<code>.*?)^```$",
+    re.MULTILINE | re.DOTALL,
+)
+REFERENCES = ("settings.md", "commands.md", "compatibility.md")
+
+
+class Block(NamedTuple):
+    language: str
+    code: str
+    line: int
+
+
+def blocks_of(text: str) -> list[Block]:
+    """The code blocks that are to be run, in their order."""
+    return [
+        Block(match["language"], match["code"], text.count("\n", 0, match.start("code")) + 1)
+        for match in FENCE.finditer(text)
+        if not match["skip"]
+    ]
+
+
+def command_of(block: Block, directory: Path) -> list[str]:
+    if block.language == "bash":
+        return ["bash", "-euo", "pipefail", "-c", block.code]
+    is_test = re.search(r"^(async )?def test_", block.code, re.MULTILINE)
+    script = directory / (f"test_line_{block.line}.py" if is_test else f"line_{block.line}.py")
+    script.write_text(block.code)
+    runner = ["-m", "pytest", "-q", "-p", "no:cacheprovider"] if is_test else []
+    return [sys.executable, *runner, str(script)]
+
+
+def test_blocks_are_found_and_those_not_to_be_run_are_left_out() -> None:
+    text = "a\n```bash\necho 1\n```\n<!-- not run -->\n```bash\nrm\n```\n\n```python\nx = 1\n```\n"
+    assert blocks_of(text) == [Block("bash", "echo 1\n", 3), Block("python", "x = 1\n", 11)]
+
+
+def test_readmes_code_blocks_run(tmp_path: Path) -> None:
+    """In one directory, one after the other, against one fresh broker instead of 127.0.0.1:9092."""
+    blocks = blocks_of((ROOT / "README.md").read_text())
+    with Broker() as broker:
+        environment = {
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "OTTLA_BOOTSTRAP": broker.bootstrap,
+        }
+        for block in blocks:
+            local = block._replace(
+                code=re.sub(r"(127\.0\.0\.1|localhost):9092", broker.bootstrap, block.code)
+            )
+            result = subprocess.run(
+                command_of(local, tmp_path),
+                cwd=tmp_path,
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=TIMEOUT_S,
+            )
+            where = f"README.md, line {block.line}:\n{block.code}"
+            assert result.returncode == 0, f"{where}\n{result.stdout}{result.stderr}"
+
+
+@pytest.mark.parametrize("page", REFERENCES)
+def test_a_generated_reference_is_what_the_code_says(page: str) -> None:
+    script = f"import generate_docs; print(generate_docs.render({page!r}), end='')"
+    result = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONPATH": str(ROOT / "scripts")},
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert result.returncode == 0, result.stderr
+    committed = ROOT / "docs" / "reference" / page
+    assert committed.exists(), "run `make docs`"
+    assert committed.read_text() == result.stdout, "run `make docs`"

@@ -1,0 +1,100 @@
+"""Health, readiness and metrics of a running broker, as probes and scrapers see them."""
+
+from __future__ import annotations
+
+import json
+import urllib.error
+import urllib.request
+
+from confluent_kafka import Consumer, Producer
+from prometheus_client.parser import text_string_to_metric_families
+
+from ottla.testing import Broker
+
+TIMEOUT_S = 30
+MESSAGES = 20
+
+
+def get(broker: Broker, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(broker.http + path, timeout=TIMEOUT_S) as reply:
+            return reply.status, reply.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+def scrape(broker: Broker) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+    status, text = get(broker, "/metrics")
+    assert status == 200
+    return {
+        (sample.name, frozenset(sample.labels.items())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def read_with_group(broker: Broker, topic: str, group: str, count: int) -> None:
+    """Reads and commits."""
+    consumer = Consumer(
+        {
+            "bootstrap.servers": broker.bootstrap,
+            "group.id": group,
+            "auto.offset.reset": "earliest",
+            "enable.auto.commit": False,
+        }
+    )
+    consumer.subscribe([topic])
+    try:
+        messages = consumer.consume(count, TIMEOUT_S)
+        assert len(messages) == count
+        consumer.commit(asynchronous=False)
+    finally:
+        consumer.close()
+
+
+def test_a_running_broker_is_alive_and_ready(ottla_broker: Broker) -> None:
+    assert get(ottla_broker, "/healthz")[0] == 200
+    status, text = get(ottla_broker, "/readyz")
+    assert status == 200
+    assert json.loads(text)["status"] == "ready"
+
+
+def test_other_paths_are_not_found_and_name_the_right_ones(ottla_broker: Broker) -> None:
+    status, text = get(ottla_broker, "/")
+    assert status == 404
+    assert "/metrics" in text
+
+
+def test_metrics_tell_the_traffic_of_a_topic_and_its_group(
+    ottla_broker: Broker, ottla_topic: str
+) -> None:
+    producer = Producer({"bootstrap.servers": ottla_broker.bootstrap})
+    for number in range(MESSAGES):
+        producer.produce(ottla_topic, b"x" * 100, b"%d" % number)
+    assert producer.flush(TIMEOUT_S) == 0
+    read_with_group(ottla_broker, ottla_topic, "accounting", MESSAGES - 5)
+
+    page = scrape(ottla_broker)
+
+    def value(name: str, **labels: str) -> float:
+        return page[name, frozenset(labels.items())]
+
+    assert value("ottla_topic_messages_in_total", topic=ottla_topic) == MESSAGES
+    assert value("ottla_topic_bytes_in_total", topic=ottla_topic) > MESSAGES * 100
+    assert value("ottla_topic_bytes_out_total", topic=ottla_topic) > (MESSAGES - 5) * 100
+    assert value("ottla_topic_messages_out_total", topic=ottla_topic) >= MESSAGES - 5
+    assert value("ottla_log_size_bytes", topic=ottla_topic) > MESSAGES * 100
+    assert value("ottla_log_segments", topic=ottla_topic) == 1
+    assert value("ottla_requests_total", api="Produce") >= 1
+    assert value("ottla_request_seconds_count", api="Fetch") >= 1
+    assert value("ottla_connections") >= 1
+    assert value("ottla_log_sync_seconds_count") >= 1
+    assert value("process_resident_memory_bytes") > 1_000_000
+    assert ("ottla_event_loop_delay_seconds_count", frozenset()) in page
+    lags = {
+        dict(labels).get("partition"): lag
+        for (name, labels), lag in page.items()
+        if name == "ottla_group_lag" and dict(labels)["group"] == "accounting"
+    }
+    assert sum(lags.values()) == 5

@@ -1,0 +1,107 @@
+"""What is shipped: the wheel's contents, the container, the service, the errands."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+import zipfile
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+TIMEOUT_S = 240
+ERRANDS = (
+    *("install", "run", "test", "lint", "unit", "scenarios", "clients"),
+    *("bench", "compat", "docs", "dist", "demo", "clean"),
+)
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    """Built from a copy, so that parallel tests do not see half-built files."""
+    source = tmp_path_factory.mktemp("source")
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    shutil.copytree(ROOT / "src", source / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    command = [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", "dist"]
+    result = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=TIMEOUT_S)
+    assert result.returncode == 0, result.stdout + result.stderr
+    (built,) = (source / "dist").glob("*.whl")
+    return zipfile.ZipFile(built)
+
+
+def read_member(wheel: zipfile.ZipFile, ending: str) -> str:
+    (name,) = (name for name in wheel.namelist() if name.endswith(ending))
+    return wheel.read(name).decode()
+
+
+def test_the_wheel_holds_the_package_and_nothing_else(wheel: zipfile.ZipFile) -> None:
+    names = wheel.namelist()
+    assert "ottla/py.typed" in names
+    assert "ottla/testing/plugin.py" in names
+    tops = {name.split("/")[0] for name in names}
+    assert {top for top in tops if not top.endswith(".dist-info")} <= {"ottla", "pyspark_ottla"}
+    assert not [name for name in names if name.endswith((".pyc", ".md"))]
+
+
+def test_the_wheel_brings_the_command_and_the_pytest_plugin(wheel: zipfile.ZipFile) -> None:
+    entry_points = read_member(wheel, "entry_points.txt")
+    assert "ottla = ottla.cli.main:run" in entry_points
+    assert "ottla = ottla.testing.plugin" in entry_points
+
+
+def test_the_wheel_says_its_licence_and_its_python(wheel: zipfile.ZipFile) -> None:
+    metadata = message_from_string(read_member(wheel, "METADATA"))
+    assert metadata["License-Expression"] == "Apache-2.0"
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert "Apache License" in read_member(wheel, "licenses/LICENSE")
+
+
+def test_make_knows_its_errands() -> None:
+    targets = set(re.findall(r"^([a-z]+):.*## ", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert targets.issuperset(ERRANDS)
+
+
+def test_the_container_runs_as_nobody_special_and_is_probed() -> None:
+    lines = (ROOT / "Dockerfile").read_text().splitlines()
+    last_stage = lines[max(n for n, line in enumerate(lines) if line.startswith("FROM")) :]
+    assert "USER ottla" in last_stage
+    assert any(line.startswith("HEALTHCHECK") for line in last_stage)
+    assert "/readyz" in "\n".join(last_stage)
+
+
+def test_the_service_file_is_one_that_systemd_reads(tmp_path: Path) -> None:
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed (package systemd)")
+    service = tmp_path / "ottla.service"
+    text = (ROOT / "packaging" / "ottla.service").read_text()
+    service.write_text(text.replace("/opt/ottla/bin/ottla", "/bin/true"))
+    result = subprocess.run(
+        ["systemd-analyze", "verify", service], capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    complaints = [line for line in result.stderr.splitlines() if "ottla.service" in line]
+    assert not complaints
+
+
+def test_no_committed_file_names_a_package_registry() -> None:
+    files = subprocess.run(
+        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=TIMEOUT_S,
+    ).stdout.splitlines()
+    hosts = re.compile(rb"(pypi|files\.pythonhosted|repo1?\.maven|registry\.npmjs|proxy\.golang)\.")
+    offenders = [
+        name
+        for name in files
+        if (ROOT / name).is_file()
+        and name != Path(__file__).relative_to(ROOT).as_posix()
+        and hosts.search((ROOT / name).read_bytes())
+    ]
+    assert not offenders

@@ -1,0 +1,144 @@
+"""The pytest plugin in somebody else's project, run as that project would run it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+from ottla.testing import Broker
+
+PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
+TIMEOUT_S = 120
+
+
+def run_project(project: Path, tests: str, *options: str) -> subprocess.CompletedProcess[str]:
+    (project / "pytest.ini").write_text("[pytest]\nfilterwarnings = error\n")
+    (project / "test_mine.py").write_text(tests)
+    return subprocess.run(
+        [*PYTEST, *options], cwd=project, capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+
+
+def test_the_plugin_imports_only_the_standard_library_and_pytest() -> None:
+    script = """
+import sys, pytest
+before = set(sys.modules)
+import ottla.testing.plugin
+print(*(set(sys.modules) - before))
+"""
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, timeout=TIMEOUT_S
+    )
+    imported = {name for name in result.stdout.split() if not name.startswith("ottla.testing")}
+    strangers = {name for name in imported if name.split(".")[0] not in sys.stdlib_module_names}
+    assert strangers == {"ottla"}, result.stderr
+
+
+PRODUCE_AND_CONSUME = """
+import pytest
+from confluent_kafka import Consumer, Producer
+from confluent_kafka.admin import AdminClient
+
+def test_what_is_produced_is_consumed(ottla_broker, ottla_topic):
+    producer = Producer({"bootstrap.servers": ottla_broker.bootstrap})
+    producer.produce(ottla_topic, value=b"hello")
+    assert producer.flush(20) == 0
+    consumer = Consumer({
+        "bootstrap.servers": ottla_broker.bootstrap, "group.id": "mine",
+        "auto.offset.reset": "earliest",
+    })
+    consumer.subscribe([ottla_topic])
+    message = consumer.poll(20)
+    consumer.close()
+    assert message.error() is None
+    assert message.value() == b"hello"
+
+def partitions(broker, topic):
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    return len(admin.list_topics(topic, timeout=20).topics[topic].partitions)
+
+def test_a_topic_has_one_partition(ottla_broker, ottla_topic):
+    assert partitions(ottla_broker, ottla_topic) == 1
+
+@pytest.mark.ottla_topic(partitions=3, configs={"cleanup.policy": "compact"})
+def test_a_topic_has_as_many_partitions_as_it_is_marked_with(ottla_broker, ottla_topic):
+    assert partitions(ottla_broker, ottla_topic) == 3
+
+@pytest.mark.parametrize("run", ["a b/c", "a b/c"])
+def test_each_test_has_a_topic_of_its_own(ottla_broker, ottla_topic, run):
+    producer = Producer({"bootstrap.servers": ottla_broker.bootstrap})
+    offsets = []
+    producer.produce(ottla_topic, b"first", on_delivery=lambda _, m: offsets.append(m.offset()))
+    assert producer.flush(20) == 0
+    assert offsets == [0]
+
+def test_further_brokers_have_their_own_settings(ottla_broker, ottla_broker_factory):
+    other = ottla_broker_factory(num_partitions=4, auto_create_topics_enable=True)
+    assert other.bootstrap != ottla_broker.bootstrap
+    producer = Producer({"bootstrap.servers": other.bootstrap})
+    producer.produce("made-by-itself", b"x")
+    assert producer.flush(20) == 0
+    assert partitions(other, "made-by-itself") == 4
+"""
+
+
+def test_a_project_tests_its_producers_and_consumers(tmp_path: Path) -> None:
+    result = run_project(tmp_path, PRODUCE_AND_CONSUME, "--strict-markers")
+    assert "6 passed" in result.stdout, result.stdout + result.stderr
+
+
+def test_a_failing_test_shows_the_brokers_log(tmp_path: Path) -> None:
+    tests = """
+def test_fails(ottla_broker): assert False
+def test_fails_too(ottla_broker_factory):
+    broker = ottla_broker_factory()
+    broker.kill()
+    assert False
+def test_passes(ottla_broker): pass
+"""
+    result = run_project(tmp_path, tests)
+    assert "2 failed, 1 passed" in result.stdout, result.stdout + result.stderr
+    assert result.stdout.count("log of ottla broker") == 2
+    assert "exit code -9" in result.stdout
+
+
+def test_every_xdist_worker_has_a_broker_of_its_own(tmp_path: Path) -> None:
+    tests = """
+import pytest
+@pytest.mark.parametrize("number", range(6))
+def test_it(number, ottla_broker, ottla_topic, worker_id, tmp_path_factory):
+    with open("seen", "a") as seen:
+        print(worker_id, ottla_broker.pid, file=seen)
+"""
+    result = run_project(tmp_path, tests, "-n", "2")
+    assert "6 passed" in result.stdout, result.stdout + result.stderr
+    brokers_by_worker = {tuple(line.split()) for line in (tmp_path / "seen").open()}
+    workers = {worker for worker, _ in brokers_by_worker}
+    brokers = {broker for _, broker in brokers_by_worker}
+    assert len(brokers_by_worker) == len(workers) == len(brokers) == 2
+
+
+def test_the_sessions_broker_can_be_given_settings(tmp_path: Path) -> None:
+    (tmp_path / "conftest.py").write_text("""
+import pytest
+@pytest.fixture(scope="session")
+def ottla_broker_settings(): return {"num.partitions": "none at all"}
+""")
+    result = run_project(tmp_path, "def test_it(ottla_broker): pass")
+    assert "1 error" in result.stdout
+    assert "num.partitions" in result.stdout
+
+
+def test_a_project_that_does_not_use_the_fixtures_pays_nothing(tmp_path: Path) -> None:
+    tests = """
+import sys
+def test_it(): assert not {"confluent_kafka", "uvloop", "ottla.broker"} & set(sys.modules)
+"""
+    result = run_project(tmp_path, tests)
+    assert "1 passed" in result.stdout, result.stdout + result.stderr
+
+
+def test_our_own_fixtures_are_the_shipped_ones(ottla_broker: Broker, ottla_topic: str) -> None:
+    assert ottla_broker.is_running
+    assert (ottla_broker.data_dir / f"{ottla_topic}-0").is_dir()

@@ -1,0 +1,87 @@
+"""Registration, leader epochs and producer ids: what a restart must and must not change."""
+
+from __future__ import annotations
+
+from ottla.cluster.brokers import EPOCHS_PER_BATCH_MAX
+
+
+def epochs(cluster):
+    return [
+        partition.leader_epoch
+        for topic in cluster.image.topics_by_name.values()
+        for partition in topic.partitions.values()
+    ]
+
+
+def test_each_registration_has_a_higher_epoch(cluster):
+    first = cluster.image.brokers[1].epoch
+    cluster.restart()
+    assert cluster.start_broker(1) == first + 1
+    assert cluster.start_broker(2) == first + 2
+    assert cluster.image.brokers[1].epoch == first + 1
+
+
+def test_a_registered_broker_is_available_under_its_new_endpoint(cluster):
+    cluster.restart()
+    cluster.start_broker(1, rack="r", port=9999)
+    broker = cluster.image.brokers[1]
+    assert broker.is_active
+    assert (broker.rack, broker.endpoints["PLAINTEXT"].port) == ("r", 9999)
+
+
+def test_every_start_begins_a_new_leader_epoch_of_every_partition(cluster):
+    cluster.create("a", partitions=3)
+    cluster.create("b", partitions=2)
+    assert epochs(cluster) == [0] * 5
+    cluster.restart()
+    cluster.start_broker(1)
+    assert epochs(cluster) == [1] * 5
+    cluster.restart()
+    cluster.start_broker(1)
+    assert epochs(cluster) == [2] * 5
+
+
+def test_many_partitions_are_raised_in_bounded_batches_and_each_once(cluster):
+    for number in range(3):
+        cluster.create(f"t{number}", partitions=4_000)
+    sizes = []
+    cursor = (b"", -1)
+    while cursor is not None:
+        cursor = cluster.ask("raise_leader_epochs", 1, cursor)
+        sizes.append(len(cluster.last_records))
+    assert sizes == [EPOCHS_PER_BATCH_MAX, EPOCHS_PER_BATCH_MAX, 2_000]
+    assert epochs(cluster) == [1] * 12_000
+
+
+def test_only_the_partitions_that_a_broker_leads_get_a_new_epoch(three_brokers):
+    three_brokers.create("t", partitions=-1, factor=-1, assignments={0: [1, 2], 1: [2, 1]})
+    three_brokers.start_broker(2)
+    assert epochs(three_brokers) == [0, 1]
+
+
+def test_producer_ids_are_taken_in_blocks(cluster):
+    before = len(cluster.log)
+    assert [cluster.new_producer_id() for _ in range(1_000)] == list(range(1_000))
+    assert len(cluster.log) == before + 1
+    assert cluster.new_producer_id() == 1_000
+    assert len(cluster.log) == before + 2
+
+
+def test_a_producer_id_is_never_reused_after_a_restart(cluster):
+    used = {cluster.new_producer_id() for _ in range(3)}
+    cluster.restart()
+    assert cluster.new_producer_id() == 1_000
+    assert cluster.new_producer_id() not in used
+
+
+def test_an_abandoned_controller_forgets_its_block_of_producer_ids(cluster):
+    cluster.new_producer_id()
+    cluster.controller.abandon()
+    for value in cluster.log:
+        cluster.controller.apply(cluster.controller.decode(None, value), 0)
+    assert cluster.new_producer_id() == 1_000
+
+
+def test_a_controller_has_no_timers(cluster):
+    assert cluster.controller.next_deadline_ms() is None
+    assert cluster.controller.on_deadline(cluster.NOW).records == []
