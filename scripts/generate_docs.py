@@ -11,12 +11,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ottla.broker.router import APIS, NEVER_FLEXIBLE, Api
-from ottla.cli.reference import commands_markdown, settings_markdown
+from ottla.cli.reference import GENERATED, render_commands, render_settings
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
-NOTICE = "<!-- Generated from the code by `make docs`; edit the code, not this page. -->\n\n"
 
-COMPATIBILITY_INTRODUCTION = """\
+INTRODUCTION = f"""\
+{GENERATED}
+
 # Compatibility with Kafka
 
 Ottla speaks Kafka's wire protocol as 4.0 brokers do. This is every API that it advertises, with its
@@ -25,11 +26,11 @@ stands, API by API, what it covers and where it differs from Kafka.
 """
 
 
-def compatibility_markdown() -> str:
+def render_compatibility() -> str:
     apis = sorted(APIS.values(), key=lambda api: api.key)
     rows = ["| API | key | versions | flexible from |", "|---|---:|---|---|", *map(_row, apis)]
     sections = [f"## {api.name}\n\n{_covers(api)}\n" for api in apis]
-    return COMPATIBILITY_INTRODUCTION + "\n" + "\n".join(rows) + "\n\n" + "\n".join(sections)
+    return INTRODUCTION + "\n" + "\n".join(rows) + "\n\n" + "\n".join(sections)
 
 
 def _row(api: Api) -> str:
@@ -45,14 +46,14 @@ def _covers(api: Api) -> str:
 
 
 PAGES: dict[str, Callable[[], str]] = {
-    "settings.md": settings_markdown,
-    "commands.md": commands_markdown,
-    "compatibility.md": compatibility_markdown,
+    "settings.md": render_settings,
+    "commands.md": render_commands,
+    "compatibility.md": render_compatibility,
 }
 
 
 def render(page: str) -> str:
-    return NOTICE + PAGES[page]().rstrip() + "\n"
+    return PAGES[page]().rstrip() + "\n"
 
 
 def main() -> None:

@@ -36,7 +36,7 @@ def test_topics_are_created_listed_and_deleted(client: Driver, topic: str) -> No
     client.delete_topic(topic)
 
 
-@every_client
+@pytest.mark.parametrize("client", able("default_partitions"), indirect=True)
 def test_a_topic_without_a_number_of_partitions_gets_the_brokers_default(
     client: Driver, topic: str
 ) -> None:

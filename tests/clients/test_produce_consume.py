@@ -14,7 +14,6 @@ AWKWARD_RECORDS = [
     {"key": "k", "value": "key and value"},
     {"key": None, "value": "no key"},
     {"key": "tombstone", "value": None},
-    {"key": None, "value": None},
     {"key": "empty", "value": ""},
     {"key": "ключ", "value": "žlutý kůň 🐎", "headers": [["naïve", "ü"]]},
     {"key": "h", "value": "headers", "headers": [["a", "1"], ["b", ""], ["c", "3"]]},
@@ -69,6 +68,14 @@ def test_a_header_may_be_null(client: Driver, topic: str, group: str) -> None:
     client.call("produce", topic=topic, records=[sent])
     (seen,) = client.consume(topics=[topic], group=group).wait_records(1)
     assert seen["headers"] == sent["headers"]
+
+
+@pytest.mark.parametrize("client", able("record_without_key_and_value"), indirect=True)
+def test_a_record_may_lack_both_key_and_value(client: Driver, topic: str, group: str) -> None:
+    client.create_topic(topic, partitions=1)
+    client.call("produce", topic=topic, records=[{"key": None, "value": None}])
+    (seen,) = client.consume(topics=[topic], group=group).wait_records(1)
+    assert (seen["key"], seen["value"]) == (None, None)
 
 
 @pytest.mark.parametrize("acks", ["0", "1", "all"])

@@ -147,7 +147,7 @@ class Listener:
         deadline = self.loop.time() + grace_s
         for connection in tuple(self.connections):
             connection.finish()
-        while self.connections and self.loop.time() < deadline:
+        while self.connections and self.loop.time() < deadline:  # noqa: ASYNC110
             await asyncio.sleep(0.01)
         for connection in tuple(self.connections):
             connection.drop("the broker stops")

@@ -22,12 +22,13 @@ logger = logging.getLogger(__name__)
 # failing partition; above it one call serves all and a failure is everybody's.
 TICKETS_SINGLY_MAX: Final = 8
 STOP_S_MAX: Final = 30
+UNSYNCED_BYTES_MAX: Final = 256 * 1024 * 1024
 
 
 class SyncJob:
     """One trip of the sync thread."""
 
-    __slots__ = ("error", "failed", "seconds", "tickets")
+    __slots__ = ("failed", "seconds", "tickets")
 
     def __init__(self, tickets: list[tuple[Partition, SyncTicket]]) -> None:
         self.tickets = tickets
@@ -45,6 +46,8 @@ class SyncJob:
 
     def _sync(self, disk: Disk, tickets: Sequence[tuple[Partition, SyncTicket]]) -> None:
         try:
+            for partition, _ in tickets:
+                partition.settle()
             disk.sync_many([file for _, ticket in tickets for file in ticket.files])
             directories = {name: None for _, ticket in tickets for name in ticket.directories}
             for directory in directories:
@@ -74,10 +77,16 @@ class Flusher:
         self._idle = asyncio.Event()
         self._idle.set()
         self._thread = threading.Thread(target=self._work, name=f"sync-{name}", daemon=True)
-        self.unsynced_bytes = 0
+        self._unsynced_bytes = 0
+        self._syncing_bytes = 0
 
     def start(self) -> None:
         self._thread.start()
+
+    @property
+    def is_far_behind(self) -> bool:
+        """The disk does not keep up: who does not wait for it has to from now on."""
+        return self._unsynced_bytes + self._syncing_bytes > UNSYNCED_BYTES_MAX
 
     def queue(self, partition: Partition) -> None:
         """The partition has batches to write at the end of this loop turn."""
@@ -92,8 +101,9 @@ class Flusher:
     def _write_queued(self) -> None:
         queued, self._queued = self._queued, []
         for partition in queued:
-            self.unsynced_bytes += partition.write_queued()
+            byte_count = partition.write_queued()
             if partition.is_synced_eagerly:
+                self._unsynced_bytes += byte_count
                 self._dirty[partition] = None
         self._begin_sync()
 
@@ -101,7 +111,7 @@ class Flusher:
         if self._is_syncing or not self._dirty:
             return
         dirty, self._dirty = self._dirty, {}
-        self.unsynced_bytes = 0
+        self._syncing_bytes, self._unsynced_bytes = self._unsynced_bytes, 0
         tickets = []
         for partition in dirty:
             ticket = partition.log.begin_sync()
@@ -119,6 +129,7 @@ class Flusher:
 
     def _finish_sync(self, job: SyncJob) -> None:
         self._is_syncing = False
+        self._syncing_bytes = 0
         self._begin_sync()
         for partition, ticket in job.tickets:
             error = job.failed.get(partition)

@@ -9,7 +9,6 @@ import os
 import resource
 import signal
 import sys
-from base64 import urlsafe_b64encode
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
@@ -24,7 +23,7 @@ from ottla.broker.gauges import register_gauges
 from ottla.broker.groups import GroupService
 from ottla.broker.metadata import MetadataCache
 from ottla.broker.metrics import LoopDelayProbe, Metrics
-from ottla.broker.partition import Partition
+from ottla.broker.partition import Home, Partition
 from ottla.broker.partitions import Partitions, log_config
 from ottla.broker.registration import register
 from ottla.broker.router import APIS, Router
@@ -35,9 +34,12 @@ from ottla.cluster.brokers import Registration
 from ottla.cluster.controller import Controller
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.config.listeners import Address
+from ottla.errors import CannotStart
 from ottla.gateway.http import HttpReply, HttpServer, json_reply
-from ottla.log.checkpoints import RECOVERY_POINTS
-from ottla.log.directory import DataDirectory
+from ottla.log.checkpoints import RECOVERY_POINTS, read_offsets
+from ottla.log.directory import DataDirectory, Identity, encode_uuid
+from ottla.log.handles import Handles
+from ottla.log.log import Log
 from ottla.quorum.state import FILE_NAME as QUORUM_FILE
 from ottla.quorum.state import QuorumState, decode_state, elect_self, encode_state
 from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, NodeId, TopicPartition
@@ -82,14 +84,21 @@ class Broker:
         self._loop.set_default_executor(ThreadPoolExecutor(IO_THREADS, thread_name_prefix="io"))
         _raise_open_files()
         self._data = DataDirectory(self._disk, os.path.abspath(self.config.data_dir))
-        self._data.open(self.config.node_id, self._random, self.config.log_open_files_max)
+        self._data.hold()
+        is_new = self._data.read_identity() is None
+        self._identity = self._identify()
+        was_clean = self._data.take_clean_marker() or is_new
+        self._handles = Handles(self._disk, self.config.log_open_files_max)
         self._flusher = self._new_flusher("data")
         self._internal_flusher = self._new_flusher("internal")
-        await self._start_metadata()
+        await self._start_metadata(was_clean)
         self._partitions = Partitions(
             self._loop,
             self._clock,
+            self._random,
+            self._disk,
             self._data,
+            self._handles,
             self.config,
             self._metadata,
             self._metrics,
@@ -100,10 +109,9 @@ class Broker:
         services = self._new_services()
         addresses = await self._listen(services)
         await self._join_cluster(addresses)
-        self._partitions.open_all()
+        self._partitions.open_all(was_clean)
         self._metadata.on_change(self._partitions.follow)
         self._partitions.start_checkpoints()
-        self._data.mark_running()
         services.groups.start()
         for server in self._servers:
             await server.start_serving()
@@ -117,28 +125,43 @@ class Broker:
             kafka=str(addresses[0]),
             http=None if self._http_address is None else str(self._http_address),
             data_dir=self._data.path,
-            was_clean=self._data.was_clean,
+            was_clean=was_clean,
             seconds=perf_counter() - started,
         )
+
+    def _identify(self) -> Identity:
+        """Whose data this is; a new directory becomes ours."""
+        identity = self._data.read_identity()
+        node_id = self.config.node_id
+        if identity is None:
+            identity = Identity(
+                encode_uuid(self._random.bytes(16)), node_id, self._random.bytes(16)
+            )
+            self._data.write_identity(identity)
+        elif identity.node_id != node_id:
+            raise CannotStart(
+                f"{self._data.path} belongs to node {identity.node_id}, not to node {node_id}: "
+                f"start with --node-id {identity.node_id}, or choose another data directory."
+            )
+        return identity
 
     def _new_flusher(self, name: str) -> Flusher:
         flusher = Flusher(self._loop, self._disk, name, self._metrics.sync_latency.observe)
         flusher.start()
         return flusher
 
-    async def _start_metadata(self) -> None:
+    async def _start_metadata(self, was_clean: bool) -> None:
         """Reads the metadata log and begins a new epoch of leading it."""
         config = TopicConfig.resolve(self.config, {})
-        now_ms = self._clock.now().wall_ms
-        log = self._data.open_log(
-            METADATA_PARTITION,
-            METADATA_TOPIC_ID,
+        path = f"{self._data.path}/{RECOVERY_POINTS}"
+        log = Log.open(
+            self._disk,
+            self._data.partition_path(METADATA_PARTITION),
             log_config(config, self.config),
-            now_ms=now_ms,
-            recovery_point=self._data.read_checkpoint(RECOVERY_POINTS).get(
-                METADATA_PARTITION, 0
-            ),
-            start_offset=0,
+            now_ms=self._clock.now().wall_ms,
+            clean=was_clean,
+            recovery_point=read_offsets(self._disk, path).get(METADATA_PARTITION, 0),
+            handles=self._handles,
         )
         epoch = self._elect()
         partition = Partition(
@@ -149,6 +172,7 @@ class Broker:
             config,
             self._internal_flusher,
             self._metrics.topic(METADATA_TOPIC),
+            Home(self._data, METADATA_PARTITION, METADATA_TOPIC_ID, is_settled=False),
         )
         partition.lead(epoch)
         self._metadata = MetadataCache(self.config)
@@ -162,8 +186,12 @@ class Broker:
         await self._controller.load()
 
     def _elect(self) -> int:
-        path = os.path.join(self._data.partition_path(METADATA_PARTITION), QUORUM_FILE)
-        state = decode_state(self._disk.read_file(path)) if self._disk.exists(path) else QuorumState()
+        directory = self._data.partition_path(METADATA_PARTITION)
+        self._disk.make_directory(directory)
+        path = f"{directory}/{QUORUM_FILE}"
+        state = QuorumState()
+        if self._disk.exists(path):
+            state = decode_state(self._disk.read_file(path))
         state = elect_self(state, NodeId(self.config.node_id))
         self._disk.write_file(path, encode_state(state))
         return state.leader_epoch
@@ -176,7 +204,7 @@ class Broker:
             random=self._random,
             disk=self._disk,
             node_id=self.config.node_id,
-            cluster_id=self._data.cluster_id,
+            cluster_id=self._identity.cluster_id,
             metadata=self._metadata,
             controller=self._controller,
             groups=GroupService(),
@@ -234,9 +262,9 @@ class Broker:
             self._random.bytes(16),
             endpoints,
             self.config.broker_rack,
-            self._data.directory_id,
+            self._identity.directory_id,
         )
-        await register(self._controller, registration)
+        self._broker_epoch = await register(self._controller, registration)
 
     async def _preload(self) -> None:
         """Imports the handlers while nobody waits, so that no first request has to."""
@@ -281,7 +309,9 @@ class Broker:
         except OSError as error:
             logger.error("the metadata log is not closed cleanly: %s", error)
             is_clean = False
-        self._data.close(is_clean)
+        if is_clean:
+            self._data.leave_clean_marker(self._broker_epoch)
+        self._data.release()
 
 
 def run(config: BrokerConfig, on_ready: Callable[[ReadyInfo], None]) -> int:
@@ -324,8 +354,3 @@ def _raise_open_files() -> None:
             except (ValueError, OSError):
                 continue
             return
-
-
-def new_cluster_id(random_bytes: bytes) -> str:
-    """22 characters, as Kafka writes its ids."""
-    return urlsafe_b64encode(random_bytes).rstrip(b"=").decode()

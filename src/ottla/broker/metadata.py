@@ -8,7 +8,7 @@ new, what is different.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ottla.cluster.configs import BrokerLayers, stored_topic_config
 from ottla.cluster.image import (
@@ -33,6 +33,8 @@ from ottla.wire.messages.metadata_records import (
 from ottla.wire.schema import Message
 
 T = TypeVar("T")
+
+BUILT_OF_ALL_MAX: Final = 16
 
 
 class TopicDeleted(NamedTuple):
@@ -97,7 +99,8 @@ class MetadataCache:
         self._effective: BrokerConfig | None = None
         self._topic_configs: dict[str, TopicConfig] = {}
         self._plain_topic_config: TopicConfig | None = None
-        self._memos: dict[str, dict[Hashable, Any]] = {}
+        self._by_topic: dict[str, dict[Hashable, Any]] = {}
+        self._of_all: dict[Hashable, Any] = {}
         self._listeners: list[Listener] = []
 
     # What handlers ask.
@@ -151,12 +154,21 @@ class MetadataCache:
         """The brokers that clients may talk to, by id."""
         return [broker for _, broker in sorted(self.image.brokers.items()) if not broker.is_fenced]
 
-    def memo(self, topic: TopicImage, key: Hashable, build: Callable[[TopicImage], T]) -> T:
+    def of_topic(self, topic: TopicImage, key: Hashable, build: Callable[[TopicImage], T]) -> T:
         """Keeps what was built from a topic until the topic or a broker changes."""
-        kept = self._memos.setdefault(topic.name, {})
+        kept = self._by_topic.setdefault(topic.name, {})
         made: T | None = kept.get(key)
         if made is None:
             made = kept[key] = build(topic)
+        return made
+
+    def of_all(self, key: Hashable, build: Callable[[], T]) -> T:
+        """Keeps what was built from the whole image until anything changes."""
+        made: T | None = self._of_all.get(key)
+        if made is None:
+            if len(self._of_all) >= BUILT_OF_ALL_MAX:
+                self._of_all.clear()
+            made = self._of_all[key] = build()
         return made
 
     # What the runtime and the composition root do.
@@ -170,6 +182,7 @@ class MetadataCache:
     def committed(self, records: Iterable[Message]) -> None:
         """Folds a committed batch, then tells the listeners."""
         batch = _Batch()
+        self._of_all.clear()
         for record in records:
             self._forget(record)
             batch.see(record, self.image)
@@ -187,7 +200,7 @@ class MetadataCache:
         if isinstance(record, PartitionRecord | PartitionChangeRecord | RemoveTopicRecord):
             topic = self.image.topics_by_id.get(record.topic_id)
             if topic is not None:
-                self._memos.pop(topic.name, None)
+                self._by_topic.pop(topic.name, None)
                 if isinstance(record, RemoveTopicRecord):
                     self._topic_configs.pop(topic.name, None)
         elif isinstance(record, ConfigRecord):
@@ -197,7 +210,7 @@ class MetadataCache:
                 self._effective = self._plain_topic_config = None
                 self._topic_configs.clear()
         elif isinstance(record, RegisterBrokerRecord | BrokerRegistrationChangeRecord):
-            self._memos.clear()
+            self._by_topic.clear()
 
 
 class _Batch:

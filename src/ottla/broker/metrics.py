@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ottla.gateway.prometheus import Buckets, Family, Kind, Number, Sample, render
+from ottla.gateway.prometheus import Buckets, Family, HistogramFamily, Kind, Sample, render
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, TimerHandle
@@ -122,7 +122,7 @@ class Gauge(NamedTuple):
     kind: Kind
     help: str
     label_names: tuple[str, ...]
-    read: Callable[[], Iterable[tuple[tuple[str, ...], Number]]]
+    read: Callable[[], Iterable[Sample]]
 
 
 class Metrics:
@@ -165,7 +165,7 @@ class Metrics:
         self,
         name: str,
         help: str,
-        read: Callable[[], Iterable[tuple[tuple[str, ...], Number]]],
+        read: Callable[[], Iterable[Sample]],
         label_names: tuple[str, ...] = (),
         *,
         kind: Kind = "gauge",
@@ -173,7 +173,7 @@ class Metrics:
         """Registers a family that `read` computes at every scrape, as (label values, value)."""
         self._gauges.append(Gauge(name, kind, help, label_names, read))
 
-    def value(self, name: str, help: str, read: Callable[[], Number]) -> None:
+    def value(self, name: str, help: str, read: Callable[[], float]) -> None:
         """Registers a gauge without labels."""
         self.gauge(name, help, lambda: (((), read()),))
 
@@ -181,61 +181,53 @@ class Metrics:
         self._series_left_out = 0
         return render(self._families())
 
-    def _families(self) -> Iterator[Family]:
+    def _families(self) -> Iterator[Family | HistogramFamily]:
         yield from self._api_families()
         yield from self._topic_families()
         yield from self._counter_families()
-        yield Family(
+        yield HistogramFamily(
             "ottla_log_sync_seconds",
-            "histogram",
             "Time of one group commit to disk.",
             (),
             (self.sync_latency.buckets(),),
         )
-        yield Family(
+        yield HistogramFamily(
             "ottla_event_loop_delay_seconds",
-            "histogram",
             "How late a timer of the event loop fired.",
             (),
             (self.loop_delay.buckets(),),
         )
         for gauge in self._gauges:
-            samples = self._bounded(Sample(labels, value) for labels, value in gauge.read())
+            samples = self._bounded(gauge.read())
             yield Family(gauge.name, gauge.kind, gauge.help, gauge.label_names, samples)
         yield from process_families()
-        left_out = (Sample((), self._series_left_out),)
-        yield Family(
-            "ottla_metrics_series_left_out",
-            "gauge",
-            "Series that this page leaves out because a family has too many.",
-            (),
-            left_out,
-        )
+        left_out = "Series that this page leaves out because a family has too many."
+        yield _single("ottla_metrics_series_left_out", "gauge", left_out, self._series_left_out)
 
-    def _bounded(self, samples: Iterator[Sample]) -> list[Sample]:
-        kept = list(islice(samples, SERIES_PER_FAMILY_MAX))
-        self._series_left_out += sum(1 for _ in samples)
+    def _bounded(self, samples: Iterable[Sample]) -> list[Sample]:
+        series = iter(samples)
+        kept = list(islice(series, SERIES_PER_FAMILY_MAX))
+        self._series_left_out += sum(1 for _ in series)
         return kept
 
-    def _api_families(self) -> Iterator[Family]:
+    def _api_families(self) -> Iterator[Family | HistogramFamily]:
         used = [api for api in self._apis.values() if api.count]
         yield Family(
             "ottla_requests_total",
             "counter",
             "Requests received.",
             ("api",),
-            (Sample((api.name,), api.count) for api in used),
+            (((api.name,), api.count) for api in used),
         )
         yield Family(
             "ottla_request_errors_total",
             "counter",
             "Requests answered with an error as a whole.",
             ("api",),
-            (Sample((api.name,), api.errors) for api in used),
+            (((api.name,), api.errors) for api in used),
         )
-        yield Family(
+        yield HistogramFamily(
             "ottla_request_seconds",
-            "histogram",
             "Time from a request to its reply, waiting included (a fetch waits for data).",
             ("api",),
             (api.buckets(api.name) for api in used),
@@ -246,7 +238,7 @@ class Metrics:
         if len(topics) >= TOPICS_MAX:
             topics.append(self._other_topics)
         for attribute, name, help in TOPIC_COUNTERS:
-            samples = (Sample((topic.name,), getattr(topic, attribute)) for topic in topics)
+            samples = (((topic.name,), getattr(topic, attribute)) for topic in topics)
             yield Family(name, "counter", help, ("topic",), samples)
 
     def _counter_families(self) -> Iterator[Family]:
@@ -263,19 +255,18 @@ class Metrics:
             (self.bytes_sent, "sent_bytes", "Bytes written to clients."),
             (self.log_syncs_failed, "log_syncs_failed", "Group commits that the disk refused."),
         ):
-            yield Family(f"ottla_{name}_total", "counter", help, (), (Sample((), value),))
+            yield _single(f"ottla_{name}_total", "counter", help, value)
+
+
+def _single(name: str, kind: Kind, help: str, value: float) -> Family:
+    return Family(name, kind, help, (), (((), value),))
 
 
 def process_families() -> Iterator[Family]:
     """The process, under the names every Prometheus client library uses."""
     times = os.times()
-    yield Family(
-        "process_cpu_seconds_total",
-        "counter",
-        "User and system CPU time.",
-        (),
-        (Sample((), times.user + times.system),),
-    )
+    cpu_s = times.user + times.system
+    yield _single("process_cpu_seconds_total", "counter", "User and system CPU time.", cpu_s)
     for read, name, help in (
         (_resident_bytes, "process_resident_memory_bytes", "Resident memory."),
         (_open_files, "process_open_fds", "Open file descriptors."),
@@ -284,7 +275,7 @@ def process_families() -> Iterator[Family]:
             value = read()
         except OSError:  # Only Linux has /proc.
             continue
-        yield Family(name, "gauge", help, (), (Sample((), value),))
+        yield _single(name, "gauge", help, value)
 
 
 def _resident_bytes() -> int:

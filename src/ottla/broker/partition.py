@@ -17,6 +17,7 @@ from ottla.errors import (
     StorageFailed,
     UnknownLeaderEpoch,
 )
+from ottla.log.directory import DataDirectory
 from ottla.log.log import Appended, Log, LogPosition, SyncTicket
 from ottla.types import NO_EPOCH, TopicPartition
 from ottla.wire.compression import Compression
@@ -43,6 +44,31 @@ NO_TIMESTAMP: Final = -1
 _REFUSED_BITS: Final = TRANSACTIONAL_BIT | CONTROL_BIT
 
 
+class Home:
+    """A partition's directory: made with its first batch, durable with its first sync."""
+
+    __slots__ = ("_data", "_is_laid_out", "_is_settled", "_name", "_topic_id")
+
+    def __init__(
+        self, data: DataDirectory, name: TopicPartition, topic_id: bytes, *, is_settled: bool
+    ) -> None:
+        self._data = data
+        self._name = name
+        self._topic_id = topic_id
+        self._is_laid_out = self._is_settled = is_settled
+
+    def lay_out(self) -> None:
+        if not self._is_laid_out:
+            self._data.lay_out(self._name, self._topic_id)
+            self._is_laid_out = True
+
+    def settle(self) -> None:
+        """Blocking."""
+        if not self._is_settled:
+            self._data.create_partitions({self._name: self._topic_id})
+            self._is_settled = True
+
+
 class Partition:
     """Offset assignment, checks and enqueueing are one step without an await in between.
 
@@ -55,6 +81,7 @@ class Partition:
         "_compression",
         "_failure",
         "_flusher",
+        "_home",
         "_is_compacted",
         "_is_queued",
         "_queued_bytes",
@@ -81,6 +108,7 @@ class Partition:
         config: TopicConfig,
         flusher: Flusher,
         metrics: TopicMetrics,
+        home: Home,
     ) -> None:
         self.name = name
         self.index = name.partition
@@ -91,6 +119,7 @@ class Partition:
         self.high_watermark: LogPosition = log.synced
         self.fetch_waiters: set[ParkedFetch] = set()
         self._flusher = flusher
+        self._home = home
         self._commit_waiters: deque[tuple[int, CommitWaiter, Any]] = deque()
         self._write_waiters: list[tuple[CommitWaiter, Any]] = []
         self._is_queued = False
@@ -180,6 +209,11 @@ class Partition:
                 f"message.timestamp.before.max.ms={config.message_timestamp_before_max_ms}"
             )
 
+    @property
+    def is_far_behind(self) -> bool:
+        """So much is written and not synced that nobody may go on without waiting for the disk."""
+        return self.is_synced_eagerly and self._flusher.is_far_behind
+
     def wait_written(self, waiter: CommitWaiter, item: Any) -> None:
         """`waiter` is told when what is queued now is written."""
         if self._is_queued:
@@ -204,6 +238,7 @@ class Partition:
         byte_count, self._queued_bytes = self._queued_bytes, 0
         waiters, self._write_waiters = self._write_waiters, []
         try:
+            self._home.lay_out()
             self.log.write()
         except OSError as error:
             self._fail_write(error, waiters)
@@ -216,6 +251,10 @@ class Partition:
         if not self.is_synced_eagerly:
             self._advance(self.log.written)
         return byte_count
+
+    def settle(self) -> None:
+        """In the sync thread, before the first batch is synced."""
+        self._home.settle()
 
     def finish_sync(self, ticket: SyncTicket) -> None:
         self.log.finish_sync(ticket)
@@ -256,6 +295,14 @@ class Partition:
                 arrived -= before.bytes_in_segment
             for fetch in tuple(self.fetch_waiters):
                 fetch.arrived(arrived)
+
+    def heal(self, log: Log) -> None:
+        """Goes on with a log that was opened anew after a failed sync, cut where it was synced."""
+        logger.warning("%s: opened again at offset %d", self.name, log.end_offset)
+        self.log = log
+        self.log.start_epoch(self.leader_epoch)
+        self.high_watermark = log.synced
+        self._failure = None
 
     @property
     def failure(self) -> OSError | None:

@@ -1,11 +1,10 @@
-"""All partitions of this broker: follows the metadata, opens and deletes logs, saves checkpoints."""
+"""All partitions of this broker: opens and deletes logs as the metadata says, checkpoints them."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from ottla.broker.flusher import Flusher
@@ -19,14 +18,21 @@ from ottla.broker.metadata import (
     TopicDeleted,
 )
 from ottla.broker.metrics import Metrics
-from ottla.broker.partition import Partition
+from ottla.broker.partition import Home, Partition
 from ottla.cluster.image import PartitionImage, TopicImage
 from ottla.config import BrokerConfig, TopicConfig
-from ottla.errors import UnknownTopicOrPartition
-from ottla.log.checkpoints import HIGH_WATERMARKS, RECOVERY_POINTS, START_OFFSETS
+from ottla.errors import OttlaError, UnknownTopicOrPartition
+from ottla.log.checkpoints import (
+    HIGH_WATERMARKS,
+    RECOVERY_POINTS,
+    START_OFFSETS,
+    read_offsets,
+    write_offsets,
+)
 from ottla.log.directory import DataDirectory
+from ottla.log.handles import Handles
 from ottla.log.log import Log, LogConfig
-from ottla.ports import Clock
+from ottla.ports import Clock, Disk, Random
 from ottla.types import INTERNAL_TOPICS, TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -55,7 +61,10 @@ class Partitions:
         self,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
+        random: Random,
+        disk: Disk,
         data: DataDirectory,
+        handles: Handles,
         config: BrokerConfig,
         metadata: MetadataCache,
         metrics: Metrics,
@@ -65,7 +74,10 @@ class Partitions:
     ) -> None:
         self._loop = loop
         self._clock = clock
+        self._random = random
+        self._disk = disk
         self._data = data
+        self._handles = handles
         self._config = config
         self._metadata = metadata
         self._metrics = metrics
@@ -104,27 +116,30 @@ class Partitions:
 
     # ----------------------------------------------------------------------------- following
 
-    def open_all(self) -> None:
+    def open_all(self, was_clean: bool) -> None:
         """At start, blocking: opens the log of every partition that the metadata names."""
-        self._remove_strangers()
-        recovery_points = self._data.read_checkpoint(RECOVERY_POINTS)
-        start_offsets = self._data.read_checkpoint(START_OFFSETS)
+        settled = self._remove_strangers()
+        recovery_points = read_offsets(self._disk, self._checkpoint_path(RECOVERY_POINTS))
+        start_offsets = read_offsets(self._disk, self._checkpoint_path(START_OFFSETS))
         for topic in self._metadata.image.topics_by_name.values():
             for index, image in topic.partitions.items():
                 name = TopicPartition(topic.name, index)
-                self._open(
-                    topic, index, image, recovery_points.get(name, 0), start_offsets.get(name, 0)
+                log = self._open_log(
+                    topic.name,
+                    index,
+                    clean=was_clean,
+                    recovery_point=recovery_points.get(name, 0),
+                    start_offset=start_offsets.get(name, 0),
                 )
+                self._add(topic, index, image, log, is_settled=name in settled)
 
     def follow(self, changes: Sequence[Change]) -> None:
         """Does what committed metadata asks for."""
         for change in changes:
             if isinstance(change, TopicCreated):
-                for index, image in change.topic.partitions.items():
-                    self._open(change.topic, index, image)
+                self._create(change.topic, change.topic.partitions)
             elif isinstance(change, PartitionsAdded):
-                for index in change.indexes:
-                    self._open(change.topic, index, change.topic.partitions[index])
+                self._create(change.topic, change.indexes)
             elif isinstance(change, TopicDeleted):
                 self._delete(change.name)
             elif isinstance(change, LeaderChanged):
@@ -134,33 +149,46 @@ class Partitions:
             elif isinstance(change, TopicConfigChanged):
                 self._configure(change.topic.name)
 
-    def _open(
+    def _create(self, topic: TopicImage, indexes: Iterable[int]) -> None:
+        """No file is touched: those come with the first batch."""
+        for index in indexes:
+            log = self._open_log(topic.name, index, clean=True)
+            self._add(topic, index, topic.partitions[index], log, is_settled=False)
+
+    def _open_log(
         self,
-        topic: TopicImage,
+        topic: str,
         index: int,
-        image: PartitionImage,
+        *,
+        clean: bool,
         recovery_point: int = 0,
         start_offset: int = 0,
-    ) -> None:
-        name = TopicPartition(topic.name, index)
-        config = self._metadata.topic_config(topic.name)
-        log = self._data.open_log(
-            name,
-            topic.id,
-            log_config(config, self._config),
+    ) -> Log:
+        return Log.open(
+            self._disk,
+            self._data.partition_path(TopicPartition(topic, index)),
+            log_config(self._metadata.topic_config(topic), self._config),
             now_ms=self._clock.now().wall_ms,
+            clean=clean,
             recovery_point=recovery_point,
             start_offset=start_offset,
+            handles=self._handles,
         )
+
+    def _add(
+        self, topic: TopicImage, index: int, image: PartitionImage, log: Log, *, is_settled: bool
+    ) -> None:
+        name = TopicPartition(topic.name, index)
         is_internal = topic.name in INTERNAL_TOPICS
         partition = Partition(
             name,
             topic.id,
             log,
             image.leader_epoch,
-            config,
+            self._metadata.topic_config(topic.name),
             self._internal_flusher if is_internal else self._flusher,
             self._metrics.topic(topic.name),
+            Home(self._data, name, topic.id, is_settled=is_settled),
         )
         partition.lead(image.leader_epoch)
         self._topics.setdefault(topic.name, {})[index] = partition
@@ -174,29 +202,51 @@ class Partitions:
     # ------------------------------------------------------------------------------- deleting
 
     def _delete(self, topic: str) -> None:
+        """The name is free at once; the files go in a thread."""
         partitions = self._topics.pop(topic, {})
         self._metrics.forget_topic(topic)
-        doomed = []
         for partition in partitions.values():
             partition.retire()
-            doomed.append(self._data.doom(partition.name, partition.log))
+        doomed = []
+        for partition in partitions.values():
+            partition.log.abandon()
+            doomed += self._doom(partition.name)
         self._remove_later(doomed)
 
-    def _remove_strangers(self) -> None:
-        """Directories whose topic is gone, or is another one of the same name."""
+    def _doom(self, name: TopicPartition) -> list[str]:
+        try:
+            return [self._data.doom_partition(name, self._random.bytes(16))]
+        except FileNotFoundError:
+            return []
+
+    def _remove_strangers(self) -> set[TopicPartition]:
+        """Removes directories whose topic is gone, or is another one of the same name.
+
+        Returns those that stay.
+        """
         topics = self._metadata.image.topics_by_name
-        known = {
-            TopicPartition(topic.name, index): topic.id
-            for topic in topics.values()
-            for index in topic.partitions
-        }
-        self._remove_later(self._data.doom_strangers(known))
+        doomed = self._data.doomed()
+        settled = set()
+        for name in self._data.partitions():
+            topic = topics.get(name.topic)
+            is_known = topic is not None and name.partition in topic.partitions
+            if is_known and topic is not None and self._data.read_topic_id(name) == topic.id:
+                settled.add(name)
+            elif name != self._metadata_partition.name:
+                doomed += self._doom(name)
+        self._remove_later(doomed)
+        return settled
 
     def _remove_later(self, directories: list[str]) -> None:
         if directories:
-            task = self._loop.run_in_executor(None, self._data.remove, directories)
+            task = self._loop.run_in_executor(None, self._remove, directories)
             self._cleanup.add(task)
             task.add_done_callback(self._removed)
+
+    def _remove(self, directories: list[str]) -> None:
+        self._disk.sync_directory(self._data.path)
+        for directory in directories:
+            self._disk.remove_tree(directory)
 
     def _removed(self, task: asyncio.Future[None]) -> None:
         self._cleanup.discard(task)
@@ -228,12 +278,30 @@ class Partitions:
 
     async def _save_all(self) -> None:
         for kind in _CHECKPOINTED:
-            await asyncio.to_thread(self._data.write_checkpoint, kind, self._offsets(kind))
+            await self._save(kind)
+        for partition in self:
+            if partition.log.fenced:
+                await self._heal(partition)
+
+    async def _heal(self, partition: Partition) -> None:
+        """After a failed sync: reads the log again from what the disk really has."""
+        try:
+            log = await asyncio.to_thread(partition.log.reopen, self._clock.now().wall_ms)
+        except (OSError, OttlaError) as error:
+            logger.warning("%s: still fenced: %s", partition.name, error)
+        else:
+            partition.heal(log)
+
+    async def _save(self, kind: str) -> None:
+        path, offsets = self._checkpoint_path(kind), self._offsets(kind)
+        await asyncio.to_thread(write_offsets, self._disk, path, offsets)
+
+    def _checkpoint_path(self, kind: str) -> str:
+        return f"{self._data.path}/{kind}"
 
     async def save_start_offsets(self) -> None:
         """Returns when the log start offsets are on disk."""
-        offsets = self._offsets(START_OFFSETS)
-        await asyncio.to_thread(self._data.write_checkpoint, START_OFFSETS, offsets)
+        await self._save(START_OFFSETS)
 
     def _offsets(self, kind: str) -> dict[TopicPartition, int]:
         read = _CHECKPOINTED[kind]
@@ -263,7 +331,7 @@ class Partitions:
                 is_clean = False
         try:
             for kind in _CHECKPOINTED:
-                self._data.write_checkpoint(kind, self._offsets(kind))
+                write_offsets(self._disk, self._checkpoint_path(kind), self._offsets(kind))
         except OSError as error:
             logger.error("checkpoints could not be written: %s", error)
             is_clean = False

@@ -16,7 +16,7 @@ from ottla.broker.metrics import ApiMetrics
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.waiting import Deferred
 from ottla.errors import OttlaError
-from ottla.wire.codec import MalformedMessage, decode
+from ottla.wire.codec import MalformedMessage, decode_prefix
 from ottla.wire.framing import RequestHead, read_head
 from ottla.wire.schema import Message
 
@@ -148,7 +148,7 @@ class Router:
         api = route.api
         if not api.first <= head.version <= api.last and api.key != ApiKey.API_VERSIONS:
             raise CloseConnection(
-                f"{api.name} version {head.version} is not supported ({api.first} to {api.last} are)"
+                f"{api.name} has versions {api.first} to {api.last} here, not {head.version}"
             )
         return route
 
@@ -170,7 +170,9 @@ class Router:
             request: Message = route.request()
         else:
             try:
-                request = decode(route.request, frame, head.version, head.body_at)
+                # Bytes behind the body are ignored, as in Kafka: librdkafka 2.16 sends three
+                # too many when it asks for all topics.
+                request, _ = decode_prefix(route.request, frame, head.version, head.body_at)
             except MalformedMessage as error:
                 raise CloseConnection(str(error)) from None
         try:

@@ -26,6 +26,7 @@ S = TypeVar("S", bound=StateMachine[Any])
 T = TypeVar("T")
 
 LOAD_CHUNK_BYTES: Final = 4 * 1024 * 1024
+LOAD_PAUSE_S: Final = 1.0
 
 
 class Runtime(Generic[S]):
@@ -52,9 +53,7 @@ class Runtime(Generic[S]):
 
     # ------------------------------------------------------------------------------- deciding
 
-    def submit(
-        self, decide: Callable[[S, Now, Ticket], Decision[Any]]
-    ) -> asyncio.Future[Any]:
+    def submit(self, decide: Callable[[S, Now, Ticket], Decision[Any]]) -> asyncio.Future[Any]:
         """Runs a decider now; the future has its reply once all it rests on is committed."""
         ticket: asyncio.Future[Any] = self._loop.create_future()
         if not self._is_loaded:
@@ -118,7 +117,7 @@ class Runtime(Generic[S]):
         if records and self._on_committed is not None:
             self._on_committed(records)
 
-    # ---------------------------------------------------------- told by the partition (CommitWaiter)
+    # ------------------------------------------------- told by the partition, as a CommitWaiter
 
     def committed(self, item: Any) -> None:
         committed = self.partition.high_watermark.offset
@@ -155,8 +154,19 @@ class Runtime(Generic[S]):
     def start_loading(self) -> asyncio.Task[None]:
         """Replays the log into the machine, in the background; the task ends when it is ready."""
         if self._loading is None or self._loading.done():
-            self._loading = self._loop.create_task(self.load())
+            self._loading = self._loop.create_task(self._load_until_it_works())
         return self._loading
+
+    async def _load_until_it_works(self) -> None:
+        while True:
+            try:
+                await self.load()
+            except (OttlaError, OSError) as error:
+                logger.warning("%s cannot be read yet: %s", self.partition.name, error)
+                self.machine.abandon()
+                await asyncio.sleep(LOAD_PAUSE_S)
+            else:
+                return
 
     async def load(self) -> None:
         await self._all_committed()

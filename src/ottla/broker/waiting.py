@@ -102,9 +102,7 @@ class Deadlines:
         for bucket in due:
             for item in self._buckets.pop(bucket):
                 item.expire()
-        self._timer = (
-            self._loop.call_later(DEADLINE_STEP_S, self._sweep) if self._buckets else None
-        )
+        self._timer = self._loop.call_later(DEADLINE_STEP_S, self._sweep) if self._buckets else None
 
     def close(self) -> None:
         if self._timer is not None:
@@ -118,7 +116,7 @@ class PendingProduce:
     __slots__ = ("_bucket", "_deadlines", "_open", "deferred", "response", "waits")
 
     def __init__(self, response: ProduceResponse, deadlines: Deadlines) -> None:
-        self.response = response
+        self.response: ProduceResponse | None = response
         self.deferred: Deferred[ProduceResponse] = Deferred(pipelined=True)
         self.waits: list[tuple[Partition, int, PartitionProduceResponse]] = []
         self._open = 0

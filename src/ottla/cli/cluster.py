@@ -7,17 +7,26 @@ import inspect
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Annotated, Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 
 from ottla.cli.failures import CommandFailed, WrongUsage
+from ottla.cli.kafka import (
+    AdminClient,
+    ClusterMetadata,
+    Consumer,
+    KafkaError,
+    KafkaException,
+    OffsetSpec,
+    Producer,
+    TopicMetadata,
+    TopicPartition,
+)
+from ottla.cli.options import pairs
 from ottla.config.properties import parse_properties
 
-if TYPE_CHECKING:
-    from confluent_kafka import Consumer, KafkaError, Producer
-    from confluent_kafka.admin import AdminClient, ClusterMetadata, TopicMetadata
-
+CLUSTER_PANEL: Final = "Cluster"
 DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
 KAFKA_PORT: Final = 9092
 CONNECT_TIMEOUT_S: Final = 5.0
@@ -34,7 +43,7 @@ BootstrapOption = Annotated[
         metavar="HOST:PORT,...",
         help=f"Brokers to ask first; {DEFAULT_BOOTSTRAP} if nothing else says so.",
         show_default=False,
-        rich_help_panel="Cluster",
+        rich_help_panel=CLUSTER_PANEL,
     ),
 ]
 ClientConfigOption = Annotated[
@@ -45,7 +54,7 @@ ClientConfigOption = Annotated[
         metavar="FILE",
         help="Client settings in a .properties file, by librdkafka's names.",
         show_default=False,
-        rich_help_panel="Cluster",
+        rich_help_panel=CLUSTER_PANEL,
     ),
 ]
 ExtraOption = Annotated[
@@ -55,7 +64,7 @@ ExtraOption = Annotated[
         metavar="KEY=VALUE",
         help="One client setting by librdkafka's name; may be repeated.",
         show_default=False,
-        rich_help_panel="Cluster",
+        rich_help_panel=CLUSTER_PANEL,
     ),
 ]
 TimeoutOption = Annotated[
@@ -65,11 +74,9 @@ TimeoutOption = Annotated[
         min=0.1,
         metavar="SECONDS",
         help="How long to wait for the cluster.",
-        rich_help_panel="Cluster",
+        rich_help_panel=CLUSTER_PANEL,
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
-YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
 
 
 class Cluster(NamedTuple):
@@ -83,20 +90,14 @@ class Cluster(NamedTuple):
         return self.settings["bootstrap.servers"]
 
     def admin(self) -> AdminClient:
-        from confluent_kafka.admin import AdminClient
-
         self._check_reachable()
         return AdminClient(self._complete({}))
 
     def producer(self, settings: Mapping[str, Any]) -> Producer:
-        from confluent_kafka import Producer
-
         self._check_reachable()
         return Producer(self._complete(settings))
 
     def consumer(self, settings: Mapping[str, Any]) -> Consumer:
-        from confluent_kafka import Consumer
-
         self._check_reachable()
         return Consumer(self._complete(settings))
 
@@ -151,17 +152,6 @@ def client_settings(
     return settings | pairs("-X", extra)
 
 
-def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """`name=value` texts as a mapping."""
-    found = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name:
-            raise WrongUsage(f"{option} {text} has no value; write {option} NAME=VALUE.")
-        found[name] = value
-    return found
-
-
 _OPTIONS: Final[tuple[tuple[str, Any, Any], ...]] = (
     ("bootstrap", BootstrapOption, None),
     ("client_config", ClientConfigOption, None),
@@ -188,8 +178,6 @@ def on_cluster(function: Callable[..., None]) -> Callable[..., None]:
         timeout_s: float,
         **rest: Any,
     ) -> None:
-        from confluent_kafka import KafkaException
-
         cluster = Cluster(client_settings(bootstrap, client_config, extra or ()), timeout_s)
         try:
             function(cluster, **rest)
@@ -215,19 +203,14 @@ _ADVICE: Final = {
 }
 
 
-def words(error: KafkaError | object) -> str:
+def words(error: KafkaError) -> str:
     """An error of the client or the broker, with what to do where that is known."""
-    name = getattr(error, "name", None)
-    if name is None:
-        return str(error)
-    advice = _ADVICE.get(name())
-    return advice or error.str().removeprefix("Broker: ")  # type: ignore[attr-defined,no-any-return]
+    advice = _ADVICE.get(error.name())
+    return advice or error.str().removeprefix("Broker: ")
 
 
 def wait_each(futures: Mapping[K, Future[T]]) -> tuple[dict[K, T], dict[K, str]]:
     """Results and failures by item: one bad item never hides the others."""
-    from confluent_kafka import KafkaException
-
     results: dict[K, T] = {}
     failures: dict[K, str] = {}
     for key, future in futures.items():
@@ -257,3 +240,14 @@ def topic_of(cluster: Cluster, client: AdminClient | Consumer, name: str) -> Top
     if topic.error is not None:
         raise CommandFailed(f"{name}: {words(topic.error)}")
     return topic
+
+
+def offsets_at(
+    cluster: Cluster, admin: AdminClient, partitions: Iterable[TopicPartition], spec: OffsetSpec
+) -> dict[tuple[str, int], int]:
+    """The offset that `spec` means in each partition that still exists; -1 is none."""
+    wanted = dict.fromkeys(partitions, spec)
+    if not wanted:
+        return {}
+    results, _ = wait_each(admin.list_offsets(wanted, request_timeout=cluster.timeout_s))
+    return {(place.topic, place.partition): found.offset for place, found in results.items()}

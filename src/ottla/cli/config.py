@@ -9,8 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from ottla.cli import output
-from ottla.cli.cluster import JsonOption
 from ottla.cli.help import examples
+from ottla.cli.options import JsonOption
 from ottla.cli.start import ConfigFile, Sets
 from ottla.config import BROKER_SETTINGS, TOPIC_SETTINGS, Source, load
 

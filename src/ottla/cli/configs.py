@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from ottla.cli import output
-from ottla.cli.cluster import Cluster, JsonOption, on_cluster, pairs, report, wait_each
+from ottla.cli.cluster import Cluster, on_cluster, report, wait_each
 from ottla.cli.failures import WrongUsage
 from ottla.cli.help import examples
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient
+from ottla.cli.kafka import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
+from ottla.cli.options import JsonOption, pairs
 
 app = typer.Typer(
     help="Settings of topics and brokers in a running cluster.",
@@ -40,11 +39,9 @@ _SOURCES: Final = {
 
 def settings_of(admin: AdminClient, kind: str, name: str) -> list[dict[str, Any]]:
     """The settings of a `topic` or `broker`: name, value and who set it."""
-    from confluent_kafka.admin import ConfigResource
-
     resource = ConfigResource(ConfigResource.Type[kind.upper()], name)
     results, failures = wait_each(admin.describe_configs([resource]))
-    report({name: reason for reason in failures.values()})
+    _report(name, failures)
     entries = results[resource]
     return [
         {
@@ -57,6 +54,10 @@ def settings_of(admin: AdminClient, kind: str, name: str) -> list[dict[str, Any]
     ]
 
 
+def _report(name: str, failures: Mapping[ConfigResource, str]) -> None:
+    report(dict(zip([name], failures.values(), strict=False)))
+
+
 def alter_settings(
     cluster: Cluster,
     admin: AdminClient,
@@ -65,23 +66,16 @@ def alter_settings(
     sets: Mapping[str, str],
     unsets: Iterable[str],
 ) -> None:
-    from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
-
     changes = [
         *(
             ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
             for key, value in sets.items()
         ),
-        *(
-            ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE)
-            for key in unsets
-        ),
+        *(ConfigEntry(key, None, incremental_operation=AlterConfigOpType.DELETE) for key in unsets),
     ]
-    resource = ConfigResource(
-        ConfigResource.Type[kind.upper()], name, incremental_configs=changes
-    )
+    resource = ConfigResource(ConfigResource.Type[kind.upper()], name, incremental_configs=changes)
     futures = admin.incremental_alter_configs([resource], request_timeout=cluster.timeout_s)
-    report({name: reason for reason in wait_each(futures)[1].values()})
+    _report(name, wait_each(futures)[1])
 
 
 def _chosen(topic: str | None, broker: str | None) -> tuple[str, str]:
@@ -134,7 +128,9 @@ def alter(
     unsets: Annotated[
         list[str] | None,
         typer.Option(
-            "--unset", metavar="NAME", help="Back to the default; may be repeated.",
+            "--unset",
+            metavar="NAME",
+            help="Back to the default; may be repeated.",
             show_default=False,
         ),
     ] = None,

@@ -7,9 +7,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from ottla.cli import output
-from ottla.cli.cluster import Cluster, JsonOption, on_cluster, topics_of
+from ottla.cli.cluster import Cluster, on_cluster, topics_of
 from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.help import examples
+from ottla.cli.options import JsonOption
 from ottla.config import parse_address
 from ottla.errors import InvalidConfig
 
@@ -50,16 +51,13 @@ def status(
     """Shows brokers, controller, topics, and partitions in trouble."""
     admin = cluster.admin()
     described = admin.describe_cluster(request_timeout=cluster.timeout_s).result()
-    partitions = [
-        partition
-        for topic in topics_of(cluster, admin).topics.values()
-        for partition in topic.partitions.values()
-    ]
+    topics = topics_of(cluster, admin).topics
+    partitions = [partition for topic in topics.values() for partition in topic.partitions.values()]
     facts: dict[str, Any] = {
         "cluster_id": described.cluster_id,
         "controller": described.controller.id if described.controller else None,
         "brokers": [f"{each.id}@{each.host}:{each.port}" for each in described.nodes],
-        "topics": len(topics_of(cluster, admin).topics),
+        "topics": len(topics),
         "partitions": len(partitions),
         "under_replicated": sum(len(each.isrs) < len(each.replicas) for each in partitions),
         "without_leader": sum(each.leader < 0 for each in partitions),
@@ -103,8 +101,8 @@ def _http_facts(address: str) -> dict[str, Any]:
         connection.close()
     for line in metrics.splitlines():
         name, _, value = line.rpartition(" ")
-        if name in ("ottla_connections", "process_resident_memory_bytes"):
-            facts[name] = float(value)
+        if name.startswith("ottla_") and "{" not in name and not name.endswith(("_sum", "_count")):
+            facts[name.removeprefix("ottla_")] = float(value)
     return facts
 
 

@@ -9,8 +9,6 @@ import typer
 from ottla.cli import output
 from ottla.cli.cluster import (
     Cluster,
-    JsonOption,
-    YesOption,
     on_cluster,
     report,
     topic_of,
@@ -18,6 +16,8 @@ from ottla.cli.cluster import (
 )
 from ottla.cli.failures import WrongUsage
 from ottla.cli.help import examples
+from ottla.cli.kafka import OFFSET_END, TopicPartition
+from ottla.cli.options import JsonOption, TopicArgument, YesOption
 
 app = typer.Typer(
     help="Messages: delete old ones.",
@@ -40,25 +40,25 @@ def records() -> None: ...
 @on_cluster
 def delete(
     cluster: Cluster,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    topic: TopicArgument,
     before: Annotated[
         str,
         typer.Option(
-            metavar="OFFSET", help="The first offset to keep; latest keeps none.",
+            metavar="OFFSET",
+            help="The first offset to keep; latest keeps none.",
             show_default=False,
         ),
     ],
     partition: Annotated[
         list[int] | None,
-        typer.Option("--partition", min=0, help="Only this one; may be repeated.",
-                     show_default=False),
+        typer.Option(
+            "--partition", min=0, help="Only this one; may be repeated.", show_default=False
+        ),
     ] = None,
     yes: YesOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Deletes the messages below an offset."""
-    from confluent_kafka import OFFSET_END, TopicPartition
-
     if before != "latest" and not before.isdecimal():
         raise WrongUsage(f"--before {before} is neither an offset nor latest.")
     admin = cluster.admin()

@@ -5,6 +5,7 @@ Nothing here may import rich, FastAPI or confluent_kafka: a broker starts in a b
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 from typing import TYPE_CHECKING, Annotated
@@ -13,7 +14,8 @@ import typer
 
 from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.help import examples
-from ottla.config import load
+from ottla.config import BrokerConfig, load
+from ottla.errors import OttlaError
 
 if TYPE_CHECKING:
     from ottla.broker.main import ReadyInfo
@@ -122,7 +124,9 @@ def start(
     )
     config, _ = load(config_file, sets or (), os.environ, flags)
     if sys.platform == "win32":
-        raise CommandFailed("The broker runs on Linux and macOS; on Windows use the other commands.")
+        raise CommandFailed(
+            "The broker runs on Linux and macOS; on Windows use the other commands."
+        )
     if die_with_parent:
         from ottla.cli.parent import end_with_parent
 
@@ -138,13 +142,33 @@ def start(
         else:
             _report_ready(ready_fd, info)
 
-    raise typer.Exit(run(config, on_ready=announce))
+    try:
+        code = run(config, on_ready=announce)
+    except (OSError, OttlaError) as error:
+        if "OTTLA_DEBUG" in os.environ:
+            raise
+        raise CommandFailed(_reason(error, config)) from error
+    raise typer.Exit(code)
+
+
+def _reason(error: Exception, config: BrokerConfig) -> str:
+    """Why the broker could not start, or go on, and what to do."""
+    if not isinstance(error, OSError) or error.errno != errno.EADDRINUSE:
+        return str(error)
+    options = {listener.address: "--listen" for listener in config.bound()}
+    http = config.http_address()
+    if http is not None:
+        options[http] = "--http"
+    for address, option in options.items():
+        if f"{address.host}', {address.port}" in str(error):
+            return f"{address} is taken by another process; choose another with {option} HOST:PORT."
+    return str(error)
 
 
 def _greet(info: ReadyInfo) -> None:
     """The few lines that a person sees."""
     there = "" if info.kafka == "127.0.0.1:9092" else f" -b {info.kafka}"
-    recovered = ", after checking what an unclean stop left" if info.recovered else ""
+    recovered = "" if info.was_clean else ", after checking what an unclean stop left"
     lines = [
         f"Ottla listens on {info.kafka} (ready in {info.seconds:.2f} s{recovered}).",
         f"Data is in {info.data_dir}.",

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ottla.cli import output
 from ottla.cli.cluster import (
     Cluster,
-    JsonOption,
-    YesOption,
+    offsets_at,
     on_cluster,
-    pairs,
     report,
     topics_of,
     wait_each,
@@ -21,9 +19,16 @@ from ottla.cli.cluster import (
 from ottla.cli.configs import alter_settings, settings_of
 from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.help import examples
-
-if TYPE_CHECKING:
-    from confluent_kafka.admin import AdminClient, ClusterMetadata
+from ottla.cli.kafka import (
+    AdminClient,
+    ClusterMetadata,
+    NewPartitions,
+    NewTopic,
+    TopicPartition,
+    earliest,
+    latest,
+)
+from ottla.cli.options import JsonOption, TopicArgument, YesOption, pairs
 
 app = typer.Typer(
     help="Topics: create, list, describe, alter, delete.",
@@ -58,7 +63,9 @@ def create(
     ] = None,
     replication_factor: Annotated[
         int | None,
-        typer.Option("--replication-factor", "-r", min=1, help="The broker's default if not given."),
+        typer.Option(
+            "--replication-factor", "-r", min=1, help="The broker's default if not given."
+        ),
     ] = None,
     sets: Settings = None,
     if_not_exists: Annotated[
@@ -70,11 +77,11 @@ def create(
     as_json: JsonOption = False,
 ) -> None:
     """Creates topics."""
-    from confluent_kafka.admin import NewTopic
-
     admin = cluster.admin()
     wanted = [
-        NewTopic(name, partitions or -1, replication_factor or -1, config=pairs("--set", sets or ()))
+        NewTopic(
+            name, partitions or -1, replication_factor or -1, config=pairs("--set", sets or ())
+        )
         for name in topics
     ]
     if if_not_exists:
@@ -95,9 +102,7 @@ def create(
     report(failures, len(created))
 
 
-@app.command(
-    "list", epilog=examples("ottla topics list", "ottla topics list --internal --json")
-)
+@app.command("list", epilog=examples("ottla topics list", "ottla topics list --internal --json"))
 @on_cluster
 def list_topics(
     cluster: Cluster,
@@ -150,34 +155,24 @@ def _changed(admin: AdminClient, topic: str) -> Iterator[dict[str, Any]]:
 def _partition_rows(
     cluster: Cluster, admin: AdminClient, metadata: ClusterMetadata, names: Iterable[str]
 ) -> Iterator[dict[str, Any]]:
-    from confluent_kafka import TopicPartition
-    from confluent_kafka.admin import OffsetSpec
-
-    all_of = {
-        name: [TopicPartition(name, index) for index in sorted(metadata.topics[name].partitions)]
+    every = [
+        TopicPartition(name, index)
         for name in names
-    }
-    every = [partition for partitions in all_of.values() for partition in partitions]
-    if not every:
-        return
-    first, next_ = (
-        wait_each(
-            admin.list_offsets(dict.fromkeys(every, spec), request_timeout=cluster.timeout_s)
-        )[0]
-        for spec in (OffsetSpec.earliest(), OffsetSpec.latest())
-    )
+        for index in sorted(metadata.topics[name].partitions)
+    ]
+    first = offsets_at(cluster, admin, every, earliest())
+    following = offsets_at(cluster, admin, every, latest())
     for partition in every:
         known = metadata.topics[partition.topic].partitions[partition.partition]
-        start = first[partition].offset if partition in first else None
-        end = next_[partition].offset if partition in next_ else None
+        place = (partition.topic, partition.partition)
         yield {
             "topic": partition.topic,
             "partition": partition.partition,
             "leader": known.leader if known.leader >= 0 else None,
             "replicas": list(known.replicas),
             "in_sync": list(known.isrs),
-            "first_offset": start,
-            "next_offset": end,
+            "first_offset": first.get(place),
+            "next_offset": following.get(place),
         }
 
 
@@ -191,7 +186,7 @@ def _partition_rows(
 @on_cluster
 def alter(
     cluster: Cluster,
-    topic: Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)],
+    topic: TopicArgument,
     partitions: Annotated[
         int | None,
         typer.Option("--partitions", "-p", min=1, help="The new number; it can only grow."),
@@ -203,8 +198,6 @@ def alter(
     ] = None,
 ) -> None:
     """Adds partitions to a topic or changes its settings."""
-    from confluent_kafka.admin import NewPartitions
-
     if not (partitions or sets or unsets):
         raise WrongUsage("Nothing to alter; give --partitions, --set or --unset.")
     admin = cluster.admin()
@@ -233,9 +226,7 @@ def delete(cluster: Cluster, topics: Names, yes: YesOption = False) -> None:
             f"There is no topic {', '.join(missing)}; `ottla topics list` shows them."
         )
     output.confirm(f"Delete {', '.join(topics)} with all messages?", yes=yes)
-    deleted, failures = wait_each(
-        admin.delete_topics(topics, request_timeout=cluster.timeout_s)
-    )
+    deleted, failures = wait_each(admin.delete_topics(topics, request_timeout=cluster.timeout_s))
     if deleted:
         output.say(f"Deleted {', '.join(deleted)}.")
     report(failures, len(deleted))

@@ -8,19 +8,19 @@ from importlib import metadata
 import typer
 
 from ottla.cli import output
-from ottla.cli.cluster import JsonOption
 from ottla.cli.help import examples
+from ottla.cli.options import JsonOption
 
 
 def version(as_json: JsonOption = False) -> None:
     """Shows the versions of Ottla and of what it stands on."""
-    import confluent_kafka
+    from ottla.cli.kafka import libversion
 
     versions = {
         "ottla": metadata.version("ottla"),
         "python": platform.python_version(),
         "confluent_kafka": metadata.version("confluent-kafka"),
-        "librdkafka": confluent_kafka.libversion()[0],
+        "librdkafka": libversion()[0],
         "platform": platform.platform(),
     }
     if as_json:

@@ -7,7 +7,7 @@ take Kafka's requests and answer with Kafka's responses; the rules are in the mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 from ottla.cluster import alterations, brokers, topics
@@ -39,7 +39,7 @@ from ottla.wire.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
-from ottla.wire.messages.metadata_records import ProducerIdsRecord
+from ottla.wire.messages.metadata_records import ConfigRecord, ProducerIdsRecord
 from ottla.wire.schema import NO_UUID, Message
 
 PRODUCER_IDS_PER_BLOCK: Final = 1_000
@@ -54,6 +54,8 @@ class Controller:
         self.image = MetadataImage()
         # Soft state: the rest of a block is forgotten with the process, never handed out again.
         self._producer_ids = range(0)
+        # What is told of a new topic without settings of its own: the same for all of them.
+        self._plain_configs: list[CreatableTopicConfigs] | None = None
 
     # What the runtime asks of a machine.
 
@@ -67,6 +69,8 @@ class Controller:
     def apply(self, record: Message, wall_ms: int) -> None:
         del wall_ms
         self.image.apply(record)
+        if isinstance(record, ConfigRecord):
+            self._plain_configs = None
 
     def loaded(self, now: Now) -> None:
         """There are no timers to arm."""
@@ -81,6 +85,7 @@ class Controller:
     def abandon(self) -> list[Ticket]:
         self.image = MetadataImage()
         self._producer_ids = range(0)
+        self._plain_configs = None
         return []
 
     # Topics.
@@ -104,12 +109,21 @@ class Controller:
                     error_message=None,
                     num_partitions=outcome.partitions,
                     replication_factor=outcome.replication_factor,
-                    configs=_created_configs(layers, outcome),
+                    configs=self._created_configs(layers, outcome),
                 )
             )
             records += outcome.records
         response = CreateTopicsResponse(topics=results)
         return _decision(records, ticket, response, request.validate_only)
+
+    def _created_configs(
+        self, layers: BrokerLayers, topic: topics.NewTopic
+    ) -> list[CreatableTopicConfigs]:
+        if topic.overrides:
+            return _described(layers, topic.overrides)
+        if self._plain_configs is None:
+            self._plain_configs = _described(layers, {})
+        return self._plain_configs
 
     def ensure_topics(
         self, wanted: Sequence[CreatableTopic], now: Now, ticket: Ticket
@@ -277,7 +291,7 @@ def _failure(error: OttlaError | None) -> dict[str, Any]:
     return {"error_code": code_of(error), "error_message": str(error)}
 
 
-def _created_configs(layers: BrokerLayers, topic: topics.NewTopic) -> list[CreatableTopicConfigs]:
+def _described(layers: BrokerLayers, overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:
     return [
         CreatableTopicConfigs(
             name=described.setting.name,
@@ -286,5 +300,5 @@ def _created_configs(layers: BrokerLayers, topic: topics.NewTopic) -> list[Creat
             config_source=described.source,
             is_sensitive=False,
         )
-        for described in describe_topic(layers, topic.overrides)
+        for described in describe_topic(layers, overrides)
     ]

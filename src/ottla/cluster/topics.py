@@ -167,7 +167,8 @@ def _overrides(config: BrokerConfig, topic: CreatableTopic) -> dict[str, str]:
         if setting.value is None:
             raise InvalidConfig(f"{setting.name} has no value.")
         overrides[setting.name] = setting.value
-    TopicConfig.resolve(config, overrides)
+    if overrides:
+        TopicConfig.resolve(config, overrides)
     return overrides
 
 

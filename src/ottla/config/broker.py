@@ -269,14 +269,16 @@ class BrokerConfig(Settings):
     log_flush_interval_messages: Long = default_of(_T["flush.messages"])
     log_flush_interval_ms: Long | None = setting(
         None,
-        "Default of the topic setting flush.ms; empty means log.flush.scheduler.interval.ms.",
+        "Default of the topic setting flush.ms; empty means log.flush.scheduler.interval.ms."
+        " Accepted, but without effect, as that is.",
         at_least(0),
         dynamic=True,
         has_effect=False,
     )
     log_flush_scheduler_interval_ms: Long = setting(
         _T["flush.ms"].default,
-        "Default of the topic setting flush.ms when log.flush.interval.ms is empty.",
+        "Default of the topic setting flush.ms when log.flush.interval.ms is empty."
+        " Accepted, but without effect, as that is.",
         has_effect=False,
     )
     log_index_interval_bytes: int = default_of(_T["index.interval.bytes"])
@@ -288,20 +290,23 @@ class BrokerConfig(Settings):
     log_retention_bytes: Long = default_of(_T["retention.bytes"])
     log_retention_ms: Long | None = setting(
         None,
-        "Default of the topic setting retention.ms; empty means log.retention.minutes.",
+        "Default of the topic setting retention.ms; empty means log.retention.minutes."
+        " Accepted, but without effect, as that is.",
         at_least(-1),
         dynamic=True,
         has_effect=False,
     )
     log_retention_minutes: int | None = setting(
         None,
-        "Default of the topic setting retention.ms, in minutes; empty means log.retention.hours.",
+        "Default of the topic setting retention.ms, in minutes; empty means log.retention.hours."
+        " Accepted, but without effect, as that is.",
         at_least(-1),
         has_effect=False,
     )
     log_retention_hours: int = setting(
         168,
-        "Default of the topic setting retention.ms, in hours.",
+        "Default of the topic setting retention.ms, in hours."
+        " Accepted, but without effect, as that is.",
         at_least(-1),
         has_effect=False,
     )

@@ -212,9 +212,10 @@ def setting(
 
 def default_of(topic_setting: Setting) -> Any:
     """Declares the broker's default of a topic setting: the same default, rule and effect."""
+    idle = "" if topic_setting.has_effect else " Accepted, but without effect, as that is."
     return setting(
         topic_setting.default,
-        f"Default of the topic setting {topic_setting.name}.",
+        f"Default of the topic setting {topic_setting.name}.{idle}",
         topic_setting.check,
         dynamic=True,
         has_effect=topic_setting.has_effect,

@@ -137,7 +137,7 @@ class HttpConnection(asyncio.Protocol):
         self._server.connections.add(self)
         self._allow(self._limits.request_timeout_s)
 
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002
+    def connection_lost(self, error: Exception | None) -> None:
         self._server.connections.discard(self)
         self._transport = None
         self._received.clear()

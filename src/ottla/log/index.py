@@ -12,9 +12,9 @@ from __future__ import annotations
 import struct
 import sys
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 from ottla.log.values import NO_TIMESTAMP
 from ottla.wire.schema import Buffer
@@ -27,15 +27,8 @@ _ENTRIES_PER_PAGE: Final = 256
 Read = Callable[[int, int], Buffer]
 
 
-class IndexMark(NamedTuple):
-    """How far an index was, so that it can go back there."""
-
-    entry_count: int
-    time_entry_count: int
-    unindexed_bytes: int
-    max_timestamp: int
-    max_timestamp_at: int
-    first_timestamp: int
+# How far an index was, so that it can go back there; a plain tuple, as one is made per write.
+IndexMark = tuple[int, int, int, int, int, int]
 
 
 class Indexes:
@@ -96,6 +89,14 @@ class Indexes:
         entry = bisect_right(self.timestamps, timestamp) - 1
         return self.time_offsets[entry] if entry >= 0 else 0
 
+    def largest_before(self, offset: int) -> tuple[int, int]:
+        """(timestamp, offset) of the youngest up to the last entry before `offset`; (-1, -1)."""
+        entry = bisect_left(self.offsets, offset) - 1
+        if entry < 0:
+            return NO_TIMESTAMP, -1
+        at = bisect_right(self.time_offsets, self.offsets[entry]) - 1
+        return (self.timestamps[at], self.time_offsets[at]) if at >= 0 else (NO_TIMESTAMP, -1)
+
     def is_full(self, index_bytes: int) -> bool:
         """The time index keeps one entry free for the largest timestamp at the end."""
         return (
@@ -104,7 +105,7 @@ class Indexes:
         )
 
     def mark(self) -> IndexMark:
-        return IndexMark(
+        return (
             len(self.offsets),
             len(self.timestamps),
             self.unindexed_bytes,
@@ -115,14 +116,15 @@ class Indexes:
 
     def restore(self, mark: IndexMark) -> None:
         """Copies instead of cutting: a reader in a thread may be searching the arrays."""
-        self.offsets = self.offsets[: mark.entry_count]
-        self.positions = self.positions[: mark.entry_count]
-        self.timestamps = self.timestamps[: mark.time_entry_count]
-        self.time_offsets = self.time_offsets[: mark.time_entry_count]
-        self.unindexed_bytes = mark.unindexed_bytes
-        self.max_timestamp = mark.max_timestamp
-        self.max_timestamp_at = mark.max_timestamp_at
-        self.first_timestamp = mark.first_timestamp
+        entry_count, time_entry_count, unindexed_bytes, timestamp, at, first_timestamp = mark
+        self.offsets = self.offsets[:entry_count]
+        self.positions = self.positions[:entry_count]
+        self.timestamps = self.timestamps[:time_entry_count]
+        self.time_offsets = self.time_offsets[:time_entry_count]
+        self.unindexed_bytes = unindexed_bytes
+        self.max_timestamp = timestamp
+        self.max_timestamp_at = at
+        self.first_timestamp = first_timestamp
 
     def encode_offsets(self) -> bytes:
         words = array("i", bytes(len(self.offsets) * OFFSET_ENTRY.size))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Final
 
 from ottla.log import epochs
@@ -90,6 +91,19 @@ def _is_indexed(segment: Segment, index_bytes: dict[str, dict[int, int]]) -> boo
     return all(
         index_bytes[suffix].get(segment.base_offset, -1) % entry_bytes == 0
         for suffix, entry_bytes in _ENTRY_BYTES.items()
+    )
+
+
+def has_sane_indexes(site: Site, segment: Segment) -> bool:
+    """Blocking. A file system may leave zeros where a crash took the entries."""
+    if not segment.size:
+        return True
+    indexes = segment.load_indexes(site.handles)
+    segment.indexes = None
+    return (
+        all(a < b for a, b in pairwise(indexes.offsets))
+        and all(a < b for a, b in pairwise([0, *indexes.positions, segment.size]))
+        and all(a < b for a, b in pairwise(indexes.timestamps))
     )
 
 

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from ottla.log.epochs import Epochs
 from ottla.log.listing import Found, Loaded, Site, look, producers_at
+from ottla.log.producer_state import ProducerState
 from ottla.log.recovery import recover
 from ottla.log.scan import OFFSET_DELTA_MAX, batches
-from ottla.log.segment import Segment
+from ottla.log.segment import SNAPSHOT, Segment
+from ottla.log.unsynced import Unsynced
+from ottla.log.values import LogPosition
 
 
 def load(site: Site, *, clean: bool, recovery_point: int, start_offset: int) -> Loaded:
@@ -14,12 +17,10 @@ def load(site: Site, *, clean: bool, recovery_point: int, start_offset: int) -> 
     try:
         found = look(site)
     except FileNotFoundError:
-        site.disk.make_directory(site.directory)
+        # The directory comes with the first file: a partition that nobody writes to has none.
         found = Found()
     for name in found.leftovers:
         site.disk.remove(f"{site.directory}/{name}")
-    for segment in found.unindexed:
-        _index_again(site, segment)
     if not found.segments:
         found.segments.append(Segment(site.directory, start_offset, 0, site.now_ms))
     if clean:
@@ -34,6 +35,10 @@ def load(site: Site, *, clean: bool, recovery_point: int, start_offset: int) -> 
 def _believe(site: Site, found: Found) -> Loaded:
     """A clean stop leaves a snapshot whose name is the end offset: nothing has to be read."""
     segments, snapshots = found.segments, found.snapshots
+    unsynced = Unsynced(site.handles, site.directory)
+    for segment in found.unindexed:
+        indexes = segment.rebuild_indexes(site.handles, site.config.index_interval_bytes)
+        unsynced.write_whole(segment.index_files(indexes))
     last = segments[-1]
     latest_snapshot = max(snapshots, default=0)
     if not last.size:
@@ -45,6 +50,7 @@ def _believe(site: Site, found: Found) -> Loaded:
     producers = producers_at(site, segments, snapshots, end_offset)
     epochs = Epochs.load(site.disk, site.directory) if found.has_epochs else Epochs()
     epochs.cut_end(end_offset)
+    unsynced.sync(LogPosition(end_offset, last.base_offset, last.size))
     return Loaded(segments, end_offset, producers, epochs, snapshots)
 
 
@@ -57,22 +63,17 @@ def _end_of(site: Site, segment: Segment) -> int:
     return end_offset
 
 
-def _index_again(site: Site, segment: Segment) -> None:
-    """An index file is missing or half an entry too long: it was lost with the crash, or by hand."""
-    indexes = segment.rebuild_indexes(site.handles, site.config.index_interval_bytes)
-    written = segment.write_indexes(indexes, site.handles)
-    site.disk.sync_many([handle.file for handle in written if handle.file is not None])
-    for handle in written:
-        site.handles.release(handle)
-
-
 def _start_at(site: Site, loaded: Loaded, start_offset: int) -> None:
     """Removes what was deleted before the stop but came back, or was not yet removed."""
     segments = loaded.segments
     if start_offset > loaded.end_offset:
         for segment in reversed(segments):
             site.remove_segment(segment)
+        for offset in loaded.snapshots:
+            site.disk.remove(site.path(offset, SNAPSHOT))
         segments[:] = [Segment(site.directory, start_offset, 0, site.now_ms)]
+        loaded.snapshots = {}
+        loaded.producers = ProducerState()
         loaded.end_offset = start_offset
         loaded.epochs.cut_end(0)
     while len(segments) > 1 and segments[1].base_offset <= start_offset:

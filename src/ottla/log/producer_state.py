@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from ottla.errors import InvalidProducerEpoch, InvalidRecord, OutOfOrderSequence
-from ottla.wire.records import SEQUENCE_MAX, BatchHeader
+from ottla.wire.records import CONTROL_BIT, SEQUENCE_MAX, BatchHeader
 
 WINDOW_BATCHES: Final = 5
 SNAPSHOT_VERSION: Final = 1
@@ -32,6 +32,9 @@ _HEAD: Final = struct.Struct(">hIi")
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
 _CRC_FROM: Final = 6
 EMPTY_SNAPSHOT_BYTES: Final = _HEAD.size
+
+# Half the price of calling the class, and this is the path of every idempotent batch.
+_new_tuple: Final = tuple.__new__
 
 
 class CorruptSnapshot(Exception):
@@ -105,26 +108,19 @@ class ProducerState:
         Idleness counts from the append, not from the client's own timestamps as in Kafka: who
         copies old messages is not an idle producer.
         """
-        producer_id, epoch, sequence = (
-            header.producer_id,
-            header.producer_epoch,
-            header.base_sequence,
-        )
+        producer_id, epoch = header.producer_id, header.producer_epoch
+        sequence, delta = header.base_sequence, header.last_offset_delta
+        timestamp = header.max_timestamp
         known = self._producers.get(producer_id)
         self._journal.append((producer_id, known))
         spans = known.spans if known is not None and known.epoch == epoch else ()
-        timestamp = header.max_timestamp
-        if sequence >= 0 and not header.is_control:
-            last_offset = base_offset + header.last_offset_delta
-            span = BatchSpan(sequence, header.last_sequence, base_offset, last_offset, timestamp)
-            spans = (*spans[1 - WINDOW_BATCHES :], span)
+        if sequence >= 0 and not header.attributes & CONTROL_BIT:
+            last_sequence = (sequence + delta) & SEQUENCE_MAX
+            span = (sequence, last_sequence, base_offset, base_offset + delta, timestamp)
+            spans = (*spans[1 - WINDOW_BATCHES :], _new_tuple(BatchSpan, span))
         seen_ms = timestamp if timestamp > now_ms else now_ms
-        if known is None:
-            self._producers[producer_id] = Producer(epoch, spans, seen_ms)
-        else:
-            self._producers[producer_id] = Producer(
-                epoch, spans, seen_ms, known.coordinator_epoch, known.transaction_start
-            )
+        transaction = (-1, NO_TRANSACTION) if known is None else known[3:]
+        self._producers[producer_id] = _new_tuple(Producer, (epoch, spans, seen_ms, *transaction))
 
     def replay(self, header: BatchHeader, now_ms: int) -> None:
         """Takes in a batch that is in the log already, unchecked as it once was checked."""

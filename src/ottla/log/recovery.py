@@ -16,9 +16,17 @@ from ottla.errors import StorageFailed
 from ottla.log.epochs import Epochs
 from ottla.log.handles import Handle
 from ottla.log.index import Indexes
-from ottla.log.listing import Found, Loaded, Site, producers_at
+from ottla.log.listing import (
+    Found,
+    Loaded,
+    Site,
+    has_sane_indexes,
+    producers_at,
+)
 from ottla.log.scan import OFFSET_DELTA_MAX, batches
-from ottla.log.segment import SNAPSHOT, Segment, overwrite
+from ottla.log.segment import SNAPSHOT, Segment
+from ottla.log.unsynced import Unsynced
+from ottla.log.values import LogPosition
 from ottla.wire.records import BatchHeader, crc_matches
 
 logger = logging.getLogger(__name__)
@@ -36,13 +44,18 @@ class Recovery:
         self._segments = found.segments
         self._snapshots = found.snapshots
         self._has_epochs = found.has_epochs
-        self._unsynced: list[Handle] = []
-        self._is_changed = False
+        self._unindexed = found.unindexed
+        self._unsynced = Unsynced(site.handles, site.directory)
 
     def run(self) -> Loaded:
         segments = self._segments
         bases = [segment.base_offset for segment in segments]
         first = max(0, bisect_right(bases, self._recovery_point) - 1)
+        for segment in segments[:first]:
+            if segment in self._unindexed or not has_sane_indexes(self._site, segment):
+                interval = self._site.config.index_interval_bytes
+                indexes = segment.rebuild_indexes(self._site.handles, interval)
+                self._unsynced.write_whole(segment.index_files(indexes))
         self._epochs = self._load_epochs(segments[:first])
         self._producers = producers_at(
             self._site, segments[: first + 1], self._snapshots, segments[first].base_offset
@@ -51,7 +64,9 @@ class Recovery:
         self._drop_snapshots_behind(segments[first].base_offset)
         self._check_from(first)
         self._epochs.cut_end(self._end_offset)
-        self._sync()
+        self._epochs.save(self._site.disk, self._site.directory, self._end_offset)
+        last = segments[-1]
+        self._unsynced.sync(LogPosition(self._end_offset, last.base_offset, last.size))
         return Loaded(
             segments, self._end_offset, self._producers, self._epochs, dict(self._snapshots)
         )
@@ -95,7 +110,8 @@ class Recovery:
             self._end_offset = header.next_offset
             checked_bytes = position + header.size
         if self._end_offset > self._recovery_point and checked_bytes:
-            self._keep(segment.handle)
+            self._unsynced.to_write(segment.handle)
+            self._unsynced.rename()
         return checked_bytes
 
     def _intact(self, segment: Segment) -> Iterator[tuple[int, BatchHeader]]:
@@ -111,20 +127,13 @@ class Recovery:
                 return
             yield at, header
 
-    def _keep(self, handle: Handle, data: bytes | None = None) -> None:
-        """The file is to be synced, with `data` as its new contents if there is any."""
-        file = self._site.handles.acquire(handle, create=data is not None)
-        self._unsynced.append(handle)
-        if data is not None:
-            overwrite(file, data)
-
     def _write_out(self, segment: Segment, next_base: int) -> None:
         """A segment that is not the last gets its files as after a roll."""
         if segment.indexes is not None:
-            self._unsynced += segment.write_indexes(segment.indexes, self._site.handles)
+            self._unsynced.write_whole(segment.index_files(segment.indexes))
             segment.seal()
         data = self._producers.encode()
-        self._keep(Handle(self._site.path(next_base, SNAPSHOT)), data)
+        self._unsynced.write_whole([(Handle(self._site.path(next_base, SNAPSHOT)), data)])
         self._snapshots[next_base] = len(data)
 
     def _shorten(self, segment: Segment, size: int) -> None:
@@ -134,10 +143,7 @@ class Recovery:
             self._end_offset,
             segment.size - size,
         )
-        self._keep(segment.handle)
-        file = segment.handle.file
-        assert file is not None
-        file.truncate(size)
+        self._unsynced.to_write(segment.handle).truncate(size)
         segment.size = size
 
     def _cut(self, at: int) -> None:
@@ -146,7 +152,7 @@ class Recovery:
             logger.warning("%s: behind the end of the log, removed", segment.handle.path)
             self._site.remove_segment(segment)
             self._snapshots.pop(segment.base_offset, None)
-            self._is_changed = True
+            self._unsynced.rename()
         del self._segments[at:]
 
     def _drop_snapshots_behind(self, offset: int) -> None:
@@ -154,7 +160,7 @@ class Recovery:
         for behind in [at for at in self._snapshots if at > offset]:
             self._site.disk.remove(self._site.path(behind, SNAPSHOT))
             del self._snapshots[behind]
-            self._is_changed = True
+            self._unsynced.rename()
 
     def _load_epochs(self, older: list[Segment]) -> Epochs:
         try:
@@ -169,16 +175,3 @@ class Recovery:
                 if header.leader_epoch > epochs.latest:
                     epochs.assign(header.leader_epoch, header.base_offset)
         return epochs
-
-    def _sync(self) -> None:
-        site = self._site
-        self._epochs.save(site.disk, site.directory, self._end_offset)
-        files = {handle: handle.file for handle in self._unsynced}
-        if files:
-            site.disk.sync_many([file for file in files.values() if file is not None])
-        if files or self._is_changed:
-            site.disk.sync_directory(site.directory)
-        for handle in self._unsynced:
-            site.handles.release(handle)
-        for handle in files:
-            site.handles.drop(handle)

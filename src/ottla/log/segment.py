@@ -9,7 +9,6 @@ from ottla.log.handles import Handle, Handles
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY, Indexes, Read, search
 from ottla.log.scan import batches
 from ottla.log.values import NO_TIMESTAMP
-from ottla.ports import File
 from ottla.wire.records import BATCH_HEADER_BYTES, read_header
 
 LOG: Final = ".log"
@@ -21,13 +20,6 @@ DELETED: Final = ".deleted"
 
 def path_of(directory: str, offset: int, suffix: str) -> str:
     return f"{directory}/{offset:020d}{suffix}"
-
-
-def overwrite(file: File, data: bytes) -> None:
-    """In place and not at once: for files that are rebuilt if they are found broken."""
-    file.write([data], 0)
-    if file.size() > len(data):
-        file.truncate(len(data))
 
 
 class Segment:
@@ -88,6 +80,7 @@ class Segment:
         indexes.first_timestamp = read_header(header).max_timestamp
         handles.drop(self.offset_handle)
         handles.drop(self.time_handle)
+        self._offset_handle = self._time_handle = None
         self.indexes = indexes
         return indexes
 
@@ -146,16 +139,12 @@ class Segment:
             self._largest = (timestamp, self.base_offset + offset)
         return self._largest
 
-    def write_indexes(self, indexes: Indexes, handles: Handles) -> list[Handle]:
-        """Writes the index files out. They stay acquired: the caller syncs and releases them."""
-        acquired = []
-        for handle, data in (
+    def index_files(self, indexes: Indexes) -> list[tuple[Handle, bytes]]:
+        """What is to be written when the segment is finished."""
+        return [
             (self.offset_handle, indexes.encode_offsets()),
             (self.time_handle, indexes.encode_times()),
-        ):
-            overwrite(handles.acquire(handle, create=True), data)
-            acquired.append(handle)
-        return acquired
+        ]
 
     def rebuild_indexes(self, handles: Handles, interval_bytes: int) -> Indexes:
         """Blocking: from the headers of all batches. The caller decides where they go."""

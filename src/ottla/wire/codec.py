@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Final, TypeVar, cast
 
 from ottla.wire.generator import ReaderSource, WriterSource
-from ottla.wire.schema import Buffer, Message
+from ottla.wire.schema import BYTES, Buffer, Message, field
 
 M = TypeVar("M", bound=Message)
 
@@ -28,6 +28,12 @@ class MalformedMessage(Exception):
 
 class NotEncodable(Exception):
     """A value that its field cannot carry, or a version that its message does not have."""
+
+
+class EncodedMessage(Message, versions="0+", flexible="none"):
+    """A message whose bytes are known already, such as an answer that many ask for."""
+
+    body: bytes = field(BYTES)
 
 
 def decode(kind: type[M], data: Buffer, version: int, pos: int = 0) -> M:
@@ -112,7 +118,8 @@ _WRITERS: dict[tuple[type[Message], int], Writer] = {}
 
 
 def _compile_reader(kind: type[Message], version: int) -> Reader:
-    _check_version(kind, version)
+    if version not in kind.VERSIONS:
+        raise MalformedMessage(f"{kind.__name__} has no version {version}")
     source = ReaderSource(kind, version)
     scope = {
         "MalformedMessage": MalformedMessage,
@@ -125,8 +132,17 @@ def _compile_reader(kind: type[Message], version: int) -> Reader:
     return reader
 
 
+def _write_encoded(message: EncodedMessage, out: bytearray, chunks: list[Buffer]) -> bytearray:
+    chunks += (out, message.body)
+    return bytearray()
+
+
 def _compile_writer(kind: type[Message], version: int) -> Writer:
-    _check_version(kind, version)
+    if version not in kind.VERSIONS:
+        raise NotEncodable(f"{kind.__name__} has no version {version}")
+    if kind is EncodedMessage:
+        _WRITERS[kind, version] = _write_encoded
+        return _write_encoded
     source = WriterSource(kind, version)
     scope = {
         "NotEncodable": NotEncodable,
@@ -137,8 +153,3 @@ def _compile_writer(kind: type[Message], version: int) -> Writer:
     exec(compile(source.text, f"<writer of {kind.__name__} v{version}>", "exec"), scope)
     writer = _WRITERS[kind, version] = cast(Writer, scope["write"])
     return writer
-
-
-def _check_version(kind: type[Message], version: int) -> None:
-    if version not in kind.VERSIONS:
-        raise NotEncodable(f"{kind.__name__} has no version {version}")

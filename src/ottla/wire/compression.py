@@ -8,6 +8,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from enum import IntEnum
+from mmap import mmap
 from typing import Final
 
 import cramjam
@@ -21,8 +22,8 @@ XERIAL_HEADER: Final = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 XERIAL_MAGIC: Final = XERIAL_HEADER[:8]
 XERIAL_BLOCK_BYTES: Final = 32 * 1024
 
-FIRST_GUESS_BYTES_MIN: Final = 64 * 1024
-GUESS_GROWTH: Final = 8
+GUESS_BYTES_MIN: Final = 16 * 1024
+GUESS_RATIO: Final = 8
 
 _INT32: Final = struct.Struct(">i")
 
@@ -55,31 +56,31 @@ def decompress(codec: Compression, data: Buffer, bytes_max: int) -> Buffer:
         return data
     if codec is Compression.SNAPPY:
         return _decompress_snappy(data, bytes_max)
-    return _decompress_guessing(_OPENERS[codec], data, bytes_max)
+    return _decompress_bounded(_OPENERS[codec], data, bytes_max)
 
 
-_OPENERS: Final[dict[Compression, Callable[[Buffer, bytearray], int]]] = {
+_OPENERS: Final[dict[Compression, Callable[[Buffer, bytearray | mmap], int]]] = {
     Compression.GZIP: cramjam.gzip.decompress_into,
     Compression.LZ4: cramjam.lz4.decompress_into,
     Compression.ZSTD: cramjam.zstd.decompress_into,
 }
 
 
-def _decompress_guessing(
-    decompress_into: Callable[[Buffer, bytearray], int], data: Buffer, bytes_max: int
+def _decompress_bounded(
+    decompress_into: Callable[[Buffer, bytearray | mmap], int], data: Buffer, bytes_max: int
 ) -> Buffer:
-    """These formats do not reliably say how much comes out, so the room grows until it suffices."""
-    room = min(max(FIRST_GUESS_BYTES_MIN, 4 * len(data)), bytes_max)
-    while True:
-        out = bytearray(room)
+    """These formats need not say how much will come out: a guess first, then all the room."""
+    out = bytearray(min(max(GUESS_BYTES_MIN, GUESS_RATIO * len(data)), bytes_max))
+    try:
+        return memoryview(out)[: decompress_into(data, out)]
+    except cramjam.DecompressionError:
+        del out
+    # A map takes memory only where it is written, so damaged data costs next to nothing.
+    with mmap(-1, bytes_max) as room:
         try:
-            size = decompress_into(data, out)
+            return room[: decompress_into(data, room)]
         except cramjam.DecompressionError as error:
-            if room >= bytes_max:
-                raise CorruptBatch(f"does not decompress into {bytes_max} bytes: {error}") from None
-            room = min(room * GUESS_GROWTH, bytes_max)
-        else:
-            return memoryview(out)[:size]
+            raise CorruptBatch(f"not to be opened within {bytes_max} bytes: {error}") from None
 
 
 def _compress_lz4(data: Buffer) -> bytes:

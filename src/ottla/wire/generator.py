@@ -95,8 +95,10 @@ class _Source:
         return name
 
     def struct_class(self, kind: StructType) -> str:
-        self.constants[kind.__name__] = kind
-        return kind.__name__
+        name: str = kind.__name__
+        if self.constants.setdefault(name, kind) is not kind:
+            raise TypeError(f"{self.kind.__name__} has two parts named {name}")
+        return name
 
     def plain_fields(self, kind: StructType) -> list[Field]:
         return [f for f in kind.FIELDS if self.has(f) and not self.is_tagged(f)]

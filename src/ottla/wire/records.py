@@ -244,25 +244,6 @@ def encode_batch(
     if not records:
         raise ValueError("a batch holds at least one record")
     base_timestamp = records[0].timestamp
-    attributes = compression | (CONTROL_BIT if is_control else 0)
-    attributes |= TRANSACTIONAL_BIT if is_transactional else 0
-    attributes |= APPEND_TIME_BIT if append_time_ms is not None else 0
-    max_timestamp = max(record.timestamp for record in records)
-    header = BatchHeader(
-        base_offset=base_offset,
-        batch_length=0,
-        leader_epoch=leader_epoch,
-        magic=MAGIC,
-        crc=0,
-        attributes=attributes,
-        last_offset_delta=records[-1].offset - base_offset,
-        base_timestamp=base_timestamp,
-        max_timestamp=max_timestamp if append_time_ms is None else append_time_ms,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        base_sequence=base_sequence,
-        count=len(records),
-    )
     data = bytearray()
     offset_before = base_offset - 1
     for record in records:
@@ -270,7 +251,33 @@ def encode_batch(
             raise ValueError(f"offset {record.offset} comes behind {offset_before}")
         offset_before = record.offset
         _write_record(data, record, base_offset, base_timestamp)
-    return _sealed(header, compress(compression, data) if compression else data)
+    attributes = int(compression)
+    if is_control:
+        attributes |= CONTROL_BIT
+    if is_transactional:
+        attributes |= TRANSACTIONAL_BIT
+    if append_time_ms is None:
+        max_timestamp = max(record.timestamp for record in records)
+    else:
+        attributes |= APPEND_TIME_BIT
+        max_timestamp = append_time_ms
+    body = compress(compression, data) if compression else data
+    header = BatchHeader(
+        base_offset=base_offset,
+        batch_length=_BATCH_LENGTH_MIN + len(body),
+        leader_epoch=leader_epoch,
+        magic=MAGIC,
+        crc=0,
+        attributes=attributes,
+        last_offset_delta=records[-1].offset - base_offset,
+        base_timestamp=base_timestamp,
+        max_timestamp=max_timestamp,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        count=len(records),
+    )
+    return _sealed(header, body)
 
 
 def recompress(buf: Buffer, compression: Compression) -> bytearray:
@@ -278,16 +285,19 @@ def recompress(buf: Buffer, compression: Compression) -> bytearray:
     header = read_header(buf)
     if not crc_matches(buf, 0, header):
         raise CorruptBatch("no intact batch to compress")
-    data = compress(compression, _opened(buf, 0, header))
-    attributes = header.attributes & ~COMPRESSION_MASK | compression
-    return _sealed(header._replace(attributes=attributes), data)
+    body = compress(compression, _opened(buf, 0, header))
+    changed = header._replace(
+        batch_length=_BATCH_LENGTH_MIN + len(body),
+        attributes=header.attributes & ~COMPRESSION_MASK | compression,
+    )
+    return _sealed(changed, body)
 
 
-def _sealed(header: BatchHeader, data: Buffer) -> bytearray:
-    """Puts header and record bytes together, with the length and the CRC that fit."""
+def _sealed(header: BatchHeader, body: Buffer) -> bytearray:
+    """Puts header and records together, with the CRC that fits."""
     batch = bytearray(BATCH_HEADER_BYTES)
-    batch += data
-    _HEADER.pack_into(batch, 0, *header._replace(batch_length=len(batch) - BATCH_OVERHEAD_BYTES))
+    batch += body
+    _HEADER.pack_into(batch, 0, *header)
     with memoryview(batch) as view:
         _CRC.pack_into(batch, _CRC_AT, crc32c(view[_CRC_FROM:]))
     return batch

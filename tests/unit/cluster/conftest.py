@@ -55,6 +55,8 @@ class Cluster:
         self.cache = MetadataCache(self.config)
         self.log: list[bytes] = []
         self.last_records: list[Any] = []
+        self.uncommitted: list[Any] = []
+        self.commits_at_once = True
         for node_id in range(1, brokers + 1):
             self.start_broker(node_id)
 
@@ -71,10 +73,16 @@ class Cluster:
             assert key is None
             self.log.append(value)
             self.controller.apply(self.controller.decode(None, value), self.NOW.wall_ms)
-        self.cache.committed(decision.records)
+        self.uncommitted += decision.records
+        if self.commits_at_once:
+            self.commit()
         [(answered, reply)] = decision.replies
         assert answered is ticket
         return reply
+
+    def commit(self) -> None:
+        records, self.uncommitted = self.uncommitted, []
+        self.cache.committed(records)
 
     def start_broker(self, node_id: int = 1, rack: str | None = None, port: int = 9092) -> int:
         registration = Registration(

@@ -33,7 +33,10 @@ def test_the_first_member_leads_and_learns_who_is_in_the_group(shard):
     two, second = shard.enter(protocols=[("range", b"two")])
     shard.run_timers()
     assert first.reply.leader == second.reply.leader == one
-    assert [(m.member_id, m.metadata) for m in first.reply.members] == [(one, b"one"), (two, b"two")]
+    assert [(m.member_id, m.metadata) for m in first.reply.members] == [
+        (one, b"one"),
+        (two, b"two"),
+    ]
     assert second.reply.members == []
 
 

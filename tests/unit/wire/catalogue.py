@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import struct
 from collections.abc import Iterator, Mapping
 
 from hypothesis import strategies as st
@@ -13,8 +14,14 @@ from ottla.wire.schema import (
     BOOL,
     BYTES,
     FLOAT64,
+    INT8,
+    INT16,
+    INT32,
+    INT64,
     RECORDS,
     STRING,
+    UINT16,
+    UINT32,
     UUID,
     Array,
     Field,
@@ -25,18 +32,17 @@ from ottla.wire.schema import (
     StructType,
 )
 
-INTEGER_BITS = {"b": (8, True), "h": (16, True), "H": (16, False), "i": (32, True)}
-INTEGER_BITS |= {"I": (32, False), "q": (64, True)}
-
 
 def all_messages() -> list[type[Message]]:
-    found: dict[str, type[Message]] = {}
+    found: set[type[Message]] = set()
     for module in pkgutil.iter_modules(ottla.wire.messages.__path__):
         declared = importlib.import_module(f"{ottla.wire.messages.__name__}.{module.name}")
-        for name, kind in vars(declared).items():
-            if isinstance(kind, StructType) and issubclass(kind, Message) and kind is not Message:
-                found[name] = kind
-    return [kind for _, kind in sorted(found.items())]
+        found.update(kind for kind in vars(declared).values() if is_message(kind))
+    return sorted(found, key=lambda kind: kind.__name__)
+
+
+def is_message(thing: object) -> bool:
+    return isinstance(thing, StructType) and issubclass(thing, Message) and thing is not Message
 
 
 def all_versions() -> Iterator[tuple[type[Message], int]]:
@@ -96,18 +102,18 @@ def _kind_values(kind: Kind, version: int, narrow: Narrow) -> st.SearchStrategy[
     return SCALARS[kind]
 
 
+def _integers(scalar: Scalar) -> st.SearchStrategy[int]:
+    bits = 8 * struct.calcsize(scalar.code)
+    low = 0 if scalar.code.isupper() else -(2 ** (bits - 1))
+    return st.integers(low, low + 2**bits - 1)
+
+
 # Short values, and some whose length takes more than one byte as a variable-length integer.
 texts = st.text(max_size=4) | st.sampled_from(["x" * 126, "x" * 127, "ß" * 64, "é" * 9000])
 byte_strings = st.binary(max_size=4) | st.sampled_from([bytes(126), bytes(127), bytes(20_000)])
 
-
-def _integers(code: str) -> st.SearchStrategy[int]:
-    bits, signed = INTEGER_BITS[code]
-    low = -(2 ** (bits - 1)) if signed else 0
-    return st.integers(low, low + 2**bits - 1)
-
-
-SCALARS: dict[Scalar, st.SearchStrategy[object]] = {
+SCALARS: Mapping[Scalar, st.SearchStrategy[object]] = {
+    **{scalar: _integers(scalar) for scalar in (INT8, INT16, UINT16, INT32, UINT32, INT64)},
     BOOL: st.booleans(),
     FLOAT64: st.floats(allow_nan=False),
     UUID: st.binary(min_size=16, max_size=16) | st.just(bytes(16)),
@@ -115,14 +121,3 @@ SCALARS: dict[Scalar, st.SearchStrategy[object]] = {
     BYTES: byte_strings,
     RECORDS: byte_strings,
 }
-
-
-def _add_integers() -> None:
-    from ottla.wire import schema
-
-    for name in ("INT8", "INT16", "UINT16", "INT32", "UINT32", "INT64"):
-        scalar = getattr(schema, name)
-        SCALARS[scalar] = _integers(scalar.code)
-
-
-_add_integers()

@@ -4,7 +4,7 @@ from hypothesis import HealthCheck, settings
 
 settings.register_profile(
     "wire",
-    max_examples=12,
+    max_examples=10,
     derandomize=True,
     deadline=None,
     database=None,

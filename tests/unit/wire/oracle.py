@@ -22,7 +22,7 @@ from kio.schema.index import api_key_map, schema_name_map
 from kio.serial import entity_reader, entity_writer
 from kio.static.constants import EntityType
 
-from ottla.wire.schema import UUID, Array, Field, Kind, Message, Struct, StructType
+from ottla.wire.schema import INT64, UUID, Array, Field, Kind, Message, Struct, StructType
 from unit.wire.catalogue import Narrow
 
 TIMESTAMP_MS_MAX = 253_402_300_799_000
@@ -86,6 +86,10 @@ def part_type(theirs: type[Any], field_name: str) -> type[Any]:
     return typing.cast(type[Any], found)
 
 
+def is_nullable(theirs: type[Any], field_name: str) -> bool:
+    return NoneType in typing.get_args(typing.get_type_hints(theirs)[field_name])
+
+
 class KioValues(Narrow):
     """Keeps to the values that kio can represent."""
 
@@ -104,10 +108,9 @@ class KioValues(Narrow):
             case "datetime_i64":
                 seconds = st.integers(0, TIMESTAMP_MS_MAX // 1000)
                 timestamps = seconds.map(lambda value: value * 1000)
-                is_nullable = NoneType in typing.get_args(
-                    typing.get_type_hints(self.theirs)[their.name]
-                )
-                return st.just(-1) | timestamps if is_nullable else timestamps
+                if is_nullable(self.theirs, their.name):
+                    return st.just(-1) | timestamps
+                return timestamps
         return None
 
     def part(self, declared: Field) -> Narrow:
@@ -134,6 +137,8 @@ def to_ours(kind: Kind, value: Any, version: int) -> Any:
         )
     if kind is UUID:
         return bytes(16) if value is None else typing.cast(uuid.UUID, value).bytes
+    if value is None and kind is INT64:
+        return -1  # a time that is not given
     if isinstance(value, datetime.timedelta):
         return value // datetime.timedelta(milliseconds=1)
     if isinstance(value, datetime.datetime):

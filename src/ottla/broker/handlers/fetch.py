@@ -28,7 +28,6 @@ from ottla.errors import (
     UnknownTopicOrPartition,
     code_of,
 )
-from ottla.types import NO_TOPIC_ID
 from ottla.wire.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -139,9 +138,10 @@ class Fetch:
 
     def _find(self, topic: TopicKey, index: int) -> Partition | OttlaError:
         if isinstance(topic, bytes):
-            name = self._services.metadata.topic_name(topic) if topic != NO_TOPIC_ID else None
-            if name is None:
+            known = self._services.metadata.image.topics_by_id.get(topic)
+            if known is None:
                 return UnknownTopicId(f"no topic has the id {topic.hex()}")
+            name = known.name
         else:
             name = topic
         partition = (self._services.partitions.of_topic(name) or {}).get(index)

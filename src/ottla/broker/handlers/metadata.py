@@ -19,6 +19,7 @@ from ottla.cluster.image import PartitionImage, TopicImage
 from ottla.cluster.names import check_topic_name
 from ottla.errors import ErrorCode, InvalidRequest, OttlaError, code_of
 from ottla.types import INTERNAL_TOPICS, NO_NODE, NO_TOPIC_ID
+from ottla.wire.codec import EncodedMessage, encode
 from ottla.wire.messages.metadata import (
     MetadataRequest,
     MetadataRequestTopic,
@@ -31,12 +32,10 @@ from ottla.wire.messages.metadata import (
 
 def handle(
     services: Services, context: RequestContext, request: MetadataRequest
-) -> MetadataResponse | Awaitable[MetadataResponse]:
+) -> MetadataResponse | EncodedMessage | Awaitable[MetadataResponse]:
     topics = request.topics
     if topics is None or (context.version == 0 and not topics):
-        everything = services.metadata.image.topics_by_name.values()
-        found = [_topic(services.metadata, context, request, topic) for topic in everything]
-        return _response(services, context, request, found)
+        return _everything(services, context, request)
     if context.version < 12:
         _check_named(topics, context.version)
     if request.allow_auto_topic_creation and services.config.auto_create_topics_enable:
@@ -45,6 +44,24 @@ def handle(
         if missing:
             return _create_and_answer(services, context, request, missing)
     return _answer(services, context, request, {})
+
+
+def _everything(
+    services: Services, context: RequestContext, request: MetadataRequest
+) -> EncodedMessage:
+    """All topics, as bytes: with thousands of partitions each answer would take tens of ms."""
+    cache = services.metadata
+
+    def build() -> EncodedMessage:
+        topics = cache.image.topics_by_name.values()
+        found = [_topic(cache, context, request, topic) for topic in topics]
+        response = _response(services, context, request, found)
+        return EncodedMessage(body=encode(response, context.version))
+
+    asks_topics = request.include_topic_authorized_operations
+    asks_cluster = request.include_cluster_authorized_operations
+    key = ("metadata", context.version, context.listener, asks_topics, asks_cluster)
+    return cache.of_all(key, build)
 
 
 def _check_named(topics: list[MetadataRequestTopic], version: int) -> None:
@@ -135,7 +152,7 @@ def _topic(
 ) -> MetadataResponseTopic:
     # Before version 6 a leader without this listener is a leader that is not available.
     knows_listeners = context.version >= 6
-    partitions = cache.memo(
+    partitions = cache.of_topic(
         topic,
         ("metadata", context.listener, knows_listeners),
         lambda topic: [

@@ -1,13 +1,14 @@
 """Produce, versions 3 to 12.
 
-Versions 0 to 2 are advertised, as Kafka does, because librdkafka compresses only where they are, but
-they are answered with UNSUPPORTED_VERSION. Left out: transactions, and the leader hints of KIP-951
-beyond this node.
+Versions 0 to 2 are advertised, as Kafka does, because librdkafka compresses only where they are,
+but they are answered with UNSUPPORTED_VERSION. Left out: transactions, and the leader hints of
+KIP-951 beyond this node.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable
 
 from ottla.broker.partition import Partition
 from ottla.broker.services import RequestContext, Services
@@ -15,6 +16,7 @@ from ottla.broker.topic_creation import ensure_topic
 from ottla.broker.waiting import Deferred, PendingProduce, refuse
 from ottla.errors import (
     InvalidRecord,
+    InvalidRequest,
     InvalidRequiredAcks,
     OttlaError,
     TransactionsNotSupported,
@@ -40,10 +42,12 @@ ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
 
 def handle(
     services: Services, context: RequestContext, request: ProduceRequest
-) -> Deferred[ProduceResponse] | ProduceResponse | None | asyncio.Future[ProduceResponse | None]:
+) -> Deferred[ProduceResponse] | ProduceResponse | Awaitable[ProduceResponse | None] | None:
     refusal = _refusal(context, request)
     if refusal is not None:
-        return _refuse_all(request, refusal) if request.acks != ACKS_NONE else None
+        if request.acks == ACKS_NONE:
+            raise refusal
+        return _refuse_all(request, refusal)
     if _must_wait_first(services, request):
         return services.loop.create_task(_prepare_and_append(services, context, request))
     return _append(services, context, request)
@@ -136,7 +140,7 @@ def _append(
                     services.metrics.topic(topic.name).produce_errors += 1
             else:
                 pending.waits.append((partition, end_offset, answer))
-    return _wait(pending, request)
+    return _wait(pending, response, request)
 
 
 def _append_one(
@@ -160,18 +164,29 @@ def _append_one(
 
 
 def _wait(
-    pending: PendingProduce, request: ProduceRequest
+    pending: PendingProduce, response: ProduceResponse, request: ProduceRequest
 ) -> Deferred[ProduceResponse] | ProduceResponse | None:
-    acks = request.acks
+    acks, waits = request.acks, pending.waits
+    is_late = acks != ACKS_ALL and any(partition.is_far_behind for partition, _, _ in waits)
     if acks == ACKS_NONE:
-        return None
-    if not pending.waits:
-        return pending.response
-    waits = pending.waits
+        _close_on_error(response)
+        if not is_late:
+            return None
+        pending.response = None
+    if not waits:
+        return response
     pending.arm(request.timeout_ms / 1000)
     for partition, end_offset, answer in waits:
-        if acks == ACKS_ALL:
+        if acks == ACKS_ALL or is_late:
             partition.wait_committed(end_offset, pending, answer)
         else:
             partition.wait_written(pending, answer)
     return pending.deferred
+
+
+def _close_on_error(response: ProduceResponse) -> None:
+    """Who wants no reply learns of an error, as in Kafka, by losing the connection."""
+    for topic in response.responses:
+        for answer in topic.partition_responses:
+            if answer.error_code:
+                raise InvalidRequest(f"{topic.name}-{answer.index}: {answer.error_message}")

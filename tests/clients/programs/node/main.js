@@ -15,7 +15,7 @@ const kafka = new Kafka({
   logCreator: () => entry => process.stderr.write(JSON.stringify(entry) + '\n'),
   retry: { initialRetryTime: 50, maxRetryTime: 500, retries: 30 },
 })
-const admin = kafka.admin()
+const admin = kafka.admin({ retry: { initialRetryTime: 50, maxRetryTime: 500, retries: 5 } })
 const consumers = new Map()
 
 const emit = message => process.stdout.write(JSON.stringify(message) + '\n')

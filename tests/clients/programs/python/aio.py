@@ -187,7 +187,7 @@ class Aio(Program):
     def op_create_topic(
         self, topic: str, partitions: int = -1, configs: dict[str, str] | None = None
     ) -> None:
-        new = NewTopic(topic, partitions, -1, topic_configs=configs or {})
+        new = NewTopic(topic, partitions, 1, topic_configs=configs or {})
         for _, code, message, *_ in self.loop.run(self.admin.create_topics([new])).topic_errors:
             raise_for(code, message)
 

@@ -1,0 +1,1 @@
+"""Ottla's benchmark: figures, their history and their pictures. `python -m bench --help`."""

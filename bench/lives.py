@@ -1,0 +1,141 @@
+"""A broker's life: its start, its memory when idle and after much work, and many partitions."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from bench import procfs
+from bench.librdkafka import Producer, Settings
+from bench.loads import Backlog, fresh_name
+from bench.nodes import Lab, Meter, Node, bootstrap, create_topic, running, topic
+from bench.spread import Figures
+
+SETTLE_S: Final = 1.0
+GB: Final = 1_000_000_000
+
+# The client is there before the broker and knocks often, so that its patience is not measured.
+IMPATIENT: Final[Settings] = {
+    "acks": "all",
+    "linger.ms": 0,
+    "reconnect.backoff.ms": 5,
+    "reconnect.backoff.max.ms": 5,
+    "topic.metadata.refresh.fast.interval.ms": 10,
+    "retry.backoff.ms": 10,
+    "log_level": 0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """From the spawn of the process, on an empty disk, to the first acknowledged message."""
+
+    def run(self, lab: Lab) -> Figures:
+        node = lab.make()
+        try:
+            with Producer(bootstrap(node), IMPATIENT) as producer:
+                producer.enqueue(fresh_name("first"), b"first", 1)
+                started = time.perf_counter()
+                node.start()
+                ready_s = time.perf_counter() - started
+                producer.flush()
+                first_ack_s = time.perf_counter() - started
+            return {"ready_s": ready_s, "first_ack_s": first_ack_s}
+        finally:
+            node.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Idle:
+    """What a broker costs that nobody uses."""
+
+    seconds: float
+
+    def run(self, lab: Lab) -> Figures:
+        with running(lab.make) as node:
+            time.sleep(SETTLE_S)
+            with Meter(node) as meter:
+                time.sleep(self.seconds)
+            memory = procfs.memory(node.pid)
+        return {
+            "rss_mb": memory.rss_mb,
+            "anonymous_mb": memory.anonymous_mb,
+            "idle_cpu_percent": meter.cpu_seconds / meter.seconds * 100,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Partitions:
+    """Many partitions: creation, writes in turn to all, a clean stop, a start, and quiet."""
+
+    partitions: int
+    count: int
+    idle_s: float
+
+    def run(self, lab: Lab) -> Figures:
+        name = fresh_name("partitions")
+        with running(lab.make) as node:
+            with Meter(node) as create:
+                create_topic(node, name, self.partitions)
+            write = Backlog(100, self.count, partitions=self.partitions).produce(node, name)
+            rss_written_mb = procfs.memory(node.pid).rss_mb
+            stop_s = _seconds(node.stop)
+            start_s = _seconds(node.start)
+            time.sleep(SETTLE_S)
+            with Meter(node) as idle:
+                time.sleep(self.idle_s)
+            memory = procfs.memory(node.pid)
+        return {
+            "create_s": create.seconds,
+            **write,
+            "stop_s": stop_s,
+            "restart_s": start_s,
+            "idle_cpu_percent": idle.cpu_seconds / idle.seconds * 100,
+            "rss_mb": max(memory.rss_mb, rss_written_mb),
+            "anonymous_mb": memory.anonymous_mb,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Flat:
+    """Anonymous memory while much passes through; what is read is deleted to spare the disk."""
+
+    gigabytes: float
+    chunks: int
+    chunks_per_topic: int = 8
+    message_bytes: int = 1000
+
+    def run(self, lab: Lab) -> Figures:
+        with running(lab.make) as node:
+            samples = [*self._samples(node)]
+        # The first chunk fills the pools and caches that stay.
+        steady = samples[1:]
+        middle = statistics.mean(steady)
+        return {
+            "passed_gb": self.gigabytes,
+            "anonymous_mb": middle,
+            "anonymous_high_mb": max(steady),
+            "swing_percent": max(max(steady) - middle, middle - min(steady)) / middle * 100,
+        }
+
+    def _samples(self, node: Node) -> Iterator[float]:
+        """One per chunk, taken between writing it and reading it, and after reading it."""
+        count = int(self.gigabytes * GB / self.message_bytes / self.chunks)
+        for first in range(0, self.chunks, self.chunks_per_topic):
+            name = fresh_name("flat")
+            with topic(node, name):
+                for _ in range(first, min(first + self.chunks_per_topic, self.chunks)):
+                    load = Backlog(self.message_bytes, count)
+                    load.produce(node, name)
+                    produced = procfs.memory(node.pid).anonymous_mb
+                    load.consume(node, name)
+                    yield max(produced, procfs.memory(node.pid).anonymous_mb)
+
+
+def _seconds(act: Callable[[], None]) -> float:
+    started = time.perf_counter()
+    act()
+    return time.perf_counter() - started

@@ -1,0 +1,217 @@
+"""The loads, all made by librdkafka: what one run of each does to a broker and what it measures."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Iterable
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Final
+
+from bench.librdkafka import Consumer, LoadFailed, Producer, RoundTrips, Settings
+from bench.nodes import Lab, Meter, Node, bootstrap, topic
+from bench.spread import Figures, percentile
+
+PROBE_REQUESTS: Final = 100
+STATISTICS_MS: Final = 500
+READER_TIMEOUT_S: Final = 60.0
+
+# Idempotence is off because it would force acks=all; batches are librdkafka's largest by default.
+LARGE_BATCHES: Final[Settings] = {
+    "linger.ms": 20,
+    "batch.num.messages": 10_000,
+    "batch.size": 1_000_000,
+    "queue.buffering.max.messages": 500_000,
+    "queue.buffering.max.kbytes": 256 * 1024,
+}
+# The next request leaves when the reply is there, so that requests/s is 1/latency per connection.
+SMALLEST_REQUESTS: Final[Settings] = {
+    "linger.ms": 0,
+    "batch.num.messages": 1,
+    "max.in.flight": 1,
+    "socket.nagle.disable": "true",
+    "queue.buffering.max.messages": 1_000_000,
+}
+DEEP_PREFETCH: Final[Settings] = {
+    "queued.min.messages": 1_000_000,
+    "queued.max.messages.kbytes": 256 * 1024,
+}
+
+_numbers = itertools.count()
+
+
+def fresh_name(what: str) -> str:
+    return f"bench-{what}-{next(_numbers)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Backlog:
+    """Writes a backlog in large batches, then reads it."""
+
+    message_bytes: int
+    count: int
+    acks: str = "1"
+    is_cached: bool = True
+    partitions: int = 1
+    codec: str = "none"
+
+    def run(self, lab: Lab) -> Figures:
+        node, name = lab.node, fresh_name("backlog")
+        with topic(node, name, self.partitions, is_cached=self.is_cached):
+            figures = {**self.produce(node, name), **self.consume(node, name)}
+        figures["both_cpu_us"] = figures["produce_cpu_us"] + figures["consume_cpu_us"]
+        return figures
+
+    def produce(self, node: Node, name: str) -> Figures:
+        settings = {**LARGE_BATCHES, "acks": self.acks, "compression.codec": self.codec}
+        payload = bytes(self.message_bytes)
+        with Producer(bootstrap(node), settings) as producer, Meter(node) as meter:
+            producer.enqueue(name, payload, self.count, self.partitions)
+            producer.flush()
+        return self._figures("produce", meter)
+
+    def consume(self, node: Node, name: str) -> Figures:
+        with Consumer(bootstrap(node), DEEP_PREFETCH) as consumer, Meter(node) as meter:
+            consumer.start(name, self.partitions)
+            consumer.consume(self.count)
+        return self._figures("consume", meter)
+
+    def _figures(self, what: str, meter: Meter) -> Figures:
+        rate = self.count / meter.seconds
+        return {
+            f"{what}_per_s": rate,
+            f"{what}_mb_per_s": rate * self.message_bytes / 1e6,
+            f"{what}_cpu_us": meter.cpu_seconds / self.count * 1e6,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Requests:
+    """One message per produce request, each connection waiting for its reply before the next."""
+
+    connections: int
+    seconds: float
+    acks: str = "1"
+    is_cached: bool = True
+    message_bytes: int = 100
+
+    def run(self, lab: Lab) -> Figures:
+        node = lab.node
+        name = fresh_name("requests")
+        with topic(node, name, is_cached=self.is_cached), ExitStack() as stack:
+            producers = self._connect(node, stack)
+            probe_s = self._send(producers, name, PROBE_REQUESTS)
+            probe_s = self._send(producers, name, PROBE_REQUESTS)
+            each = max(PROBE_REQUESTS, int(PROBE_REQUESTS * self.seconds / probe_s))
+            for producer in producers:
+                producer.round_trips.clear()
+            with Meter(node) as meter:
+                self._send(producers, name, each)
+            trips = [trip for producer in producers for trip in producer.round_trips]
+        total = each * self.connections
+        return {
+            "requests_per_s": total / meter.seconds,
+            "request_cpu_us": meter.cpu_seconds / total * 1e6,
+            **_round_trip_figures(trips),
+        }
+
+    def send_some(self, node: Node, name: str, each: int) -> int:
+        """So many requests on each connection; returns how many in all."""
+        with ExitStack() as stack:
+            self._send(self._connect(node, stack), name, each)
+        return each * self.connections
+
+    def _connect(self, node: Node, stack: ExitStack) -> list[Producer]:
+        settings = {
+            **SMALLEST_REQUESTS,
+            "acks": self.acks,
+            "statistics.interval.ms": STATISTICS_MS,
+        }
+        return [
+            stack.enter_context(Producer(bootstrap(node), settings))
+            for _ in range(self.connections)
+        ]
+
+    def _send(self, producers: list[Producer], name: str, each: int) -> float:
+        """Returns how long it took until everything was acknowledged."""
+        payload = bytes(self.message_bytes)
+        started = time.perf_counter()
+        for producer in producers:
+            producer.enqueue(name, payload, each)
+        for producer in producers:
+            producer.flush()
+        return time.perf_counter() - started
+
+
+def _round_trip_figures(trips: Iterable[RoundTrips]) -> Figures:
+    """The typical window's percentiles; windows with few requests say nothing about the tail."""
+    whole = [trip for trip in trips if trip.requests >= PROBE_REQUESTS]
+    if not whole:
+        return {}
+    return {
+        "request_p50_ms": statistics.median(trip.p50_us for trip in whole) / 1000,
+        "request_p99_ms": statistics.median(trip.p99_us for trip in whole) / 1000,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class EndToEnd:
+    """From just before the send to just after the receipt, at a steady rate."""
+
+    per_s: int
+    seconds: float
+    acks: str = "all"
+    is_cached: bool = False
+    message_bytes: int = 100
+    linger_ms: int = 0
+
+    def run(self, lab: Lab) -> Figures:
+        node = lab.node
+        count = int(self.per_s * self.seconds)
+        name = fresh_name("latency")
+        with topic(node, name, is_cached=self.is_cached):
+            reader = subprocess.Popen(
+                [sys.executable, "-m", "bench.reader", bootstrap(node), name, str(count)],
+                stdout=subprocess.PIPE,
+            )
+            try:
+                with Meter(node) as meter:
+                    self._send(node, name, count)
+                    output, _ = reader.communicate(timeout=READER_TIMEOUT_S)
+            finally:
+                reader.kill()
+                reader.wait()
+        times_ms = json.loads(output)
+        # The first messages meet cold connections and the reader's first fetch.
+        steady = times_ms[self.per_s // 2 :]
+        if len(times_ms) != count:
+            raise LoadFailed(f"{len(times_ms)} of {count} messages came")
+        return {
+            "latency_p50_ms": percentile(steady, 50),
+            "latency_p99_ms": percentile(steady, 99),
+            "latency_p999_ms": percentile(steady, 99.9),
+            "latency_cpu_us": meter.cpu_seconds / count * 1e6,
+        }
+
+    def _send(self, node: Node, name: str, count: int) -> None:
+        settings: Settings = {
+            "acks": self.acks,
+            "linger.ms": self.linger_ms,
+            "socket.nagle.disable": "true",
+        }
+        filler = bytes(max(0, self.message_bytes - 8))
+        with Producer(bootstrap(node), settings) as producer:
+            due = time.monotonic()
+            for _ in range(count):
+                pause = due - time.monotonic()
+                if pause > 0:
+                    time.sleep(pause)
+                stamp = time.monotonic_ns().to_bytes(8, "little")
+                producer.send(name, stamp + filler)
+                due += 1 / self.per_s
+            producer.flush()

@@ -1,0 +1,177 @@
+"""Apache Kafka in KRaft mode from its own jars, as the peer that Ottla is compared with."""
+
+from __future__ import annotations
+
+import base64
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Final
+
+from bench.librdkafka import LoadFailed
+from bench.nodes import data_root, free_port
+
+KAFKA_VERSION: Final = "4.0.0"
+SLF4J_VERSION: Final = "1.7.36"
+START_TIMEOUT_S: Final = 90.0
+STOP_TIMEOUT_S: Final = 60.0
+RESOLVE_TIMEOUT_S: Final = 600.0
+POLL_S: Final = 0.01
+
+# The heap of kafka-server-start.sh and the flags of kafka-run-class.sh, as Kafka ships them.
+JVM_FLAGS: Final = (
+    "-Xmx1G",
+    "-Xms1G",
+    "-server",
+    "-XX:+UseG1GC",
+    "-XX:MaxGCPauseMillis=20",
+    "-XX:InitiatingHeapOccupancyPercent=35",
+    "-XX:+ExplicitGCInvokesConcurrent",
+    "-XX:MaxInlineLevel=15",
+    "-Djava.awt.headless=true",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+)
+
+POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>bench</groupId><artifactId>kafka</artifactId><version>1</version>
+  <packaging>pom</packaging>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
+      <version>{kafka}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId>
+      <version>{slf4j}</version>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+PROPERTIES: Final = """process.roles=broker,controller
+node.id=1
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.quorum.bootstrap.servers=127.0.0.1:{controller_port}
+log.dirs={data_dir}
+num.partitions=1
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+group.initial.rebalance.delay.ms=0
+"""
+
+
+class KafkaNode:
+    """Kafka as shipped: one node that is broker and controller."""
+
+    side = "kafka"
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._jars = resolve_jars()
+        self._home = Path(tempfile.mkdtemp(prefix="kafka-bench-", dir=data_root()))
+        self._process: subprocess.Popen[bytes] | None = None
+        self._format()
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise LoadFailed("Kafka has not been started")
+        return self._process.pid
+
+    def start(self) -> None:
+        with (self._home / "kafka.log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self._java(), "kafka.Kafka", str(self._home / "server.properties")],
+                cwd=self._home,
+                stdout=log,
+                stderr=log,
+            )
+        self._await_port()
+
+    def stop(self) -> None:
+        if self._process is not None and self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+            self._process.wait(STOP_TIMEOUT_S)
+
+    def close(self) -> None:
+        try:
+            self.stop()
+        finally:
+            if self._process is not None:
+                self._process.kill()
+                self._process.wait()
+            shutil.rmtree(self._home, ignore_errors=True)
+
+    def topic_configs(self, *, is_cached: bool) -> dict[str, str]:
+        return {} if is_cached else {"flush.messages": "1"}
+
+    def _java(self) -> list[str]:
+        return [java(), *JVM_FLAGS, "-cp", f"{self._jars}/*"]
+
+    def _format(self) -> None:
+        config = self._home / "server.properties"
+        text = PROPERTIES.format(
+            port=self.port, controller_port=free_port(), data_dir=self._home / "data"
+        )
+        config.write_text(text)
+        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        command = [java(), "-Xmx256M", "-cp", f"{self._jars}/*", "kafka.tools.StorageTool"]
+        command += ["format", "--standalone", "-t", f"A{cluster_id[1:]}", "-c", str(config)]
+        done = subprocess.run(
+            command, cwd=self._home, capture_output=True, timeout=START_TIMEOUT_S, check=False
+        )
+        if done.returncode:
+            raise LoadFailed(f"Kafka's storage was not formatted:\n{done.stderr.decode()[-2000:]}")
+
+    def _await_port(self) -> None:
+        """Kafka opens its port when it is ready to serve."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if self._process is None or self._process.poll() is not None:
+                log = (self._home / "kafka.log").read_text(errors="replace")
+                raise LoadFailed(f"Kafka ended before it was ready:\n{log[-2000:]}")
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self.port)) == 0:
+                    return
+            time.sleep(POLL_S)
+        raise LoadFailed(f"Kafka was not ready in {START_TIMEOUT_S:g} s")
+
+
+def java() -> str:
+    """Java 17 or newer, which Kafka 4 needs."""
+    home = os.environ.get("JAVA_HOME")
+    found = shutil.which("java", path=f"{home}/bin" if home else None) or shutil.which("java")
+    if found is None:
+        raise LoadFailed("Kafka needs Java 17 or newer: install a JRE")
+    return found
+
+
+def resolve_jars() -> Path:
+    """The directory with Kafka's jars; Maven fetches them once."""
+    home = Path(".cache/kafka").absolute() / KAFKA_VERSION
+    jars = home / "lib"
+    if (home / "complete").exists():
+        return jars
+    maven = shutil.which("mvn")
+    if maven is None:
+        raise LoadFailed("Kafka's jars come from Maven: install mvn")
+    home.mkdir(parents=True, exist_ok=True)
+    pom = home / "pom.xml"
+    pom.write_text(POM.format(kafka=KAFKA_VERSION, slf4j=SLF4J_VERSION))
+    command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
+    command += [f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
+    done = subprocess.run(command, capture_output=True, timeout=RESOLVE_TIMEOUT_S, check=False)
+    if done.returncode:
+        raise LoadFailed(f"Maven did not resolve Kafka's jars:\n{done.stdout.decode()[-2000:]}")
+    (home / "complete").touch()
+    return jars

@@ -1,0 +1,35 @@
+"""What the kernel has counted for a process: CPU seconds and memory, from /proc."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final, NamedTuple
+
+MB: Final = 1_000_000
+
+
+class Memory(NamedTuple):
+    rss_mb: float
+    anonymous_mb: float
+
+
+def cpu_seconds(pid: int) -> float:
+    """User and system time of all threads, those that ended included."""
+    text = Path(f"/proc/{pid}/stat").read_text()
+    fields = text.rpartition(")")[2].split()
+    user_ticks, system_ticks = int(fields[11]), int(fields[12])
+    return (user_ticks + system_ticks) / os.sysconf("SC_CLK_TCK")
+
+
+def memory(pid: int) -> Memory:
+    """Resident and anonymous memory; file pages the kernel may take back, anonymous ones not."""
+    sizes = {}
+    for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
+        name, _, value = line.partition(":")
+        sizes[name] = int(value.split()[0]) * 1024
+    return Memory(sizes["Rss"] / MB, sizes["Anonymous"] / MB)
+
+
+def open_files(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))

@@ -1,0 +1,117 @@
+"""Runs cases on one or more sides, in turn, and keeps what they measured."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from bench.cases import WARM_UP_MESSAGES, Case
+from bench.floors import FLOORS
+from bench.loads import Backlog
+from bench.nodes import Lab, Node, NodeFactory, topic
+from bench.spread import Figures, Spread, spreads
+
+Results = dict[str, dict[str, Spread]]
+Tick = Callable[[str], None]
+
+WARM_UP: Final = Backlog(100, WARM_UP_MESSAGES)
+
+
+def prepare_environment() -> None:
+    """Brokers start from compiled modules, as installed ones do, wherever that was turned off."""
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    os.environ["PYTHONPYCACHEPREFIX"] = str(Path(".cache/pycache").absolute())
+
+
+def measure_floors(tick: Tick) -> Figures:
+    figures: Figures = {}
+    for floor in FLOORS:
+        tick(f"floor: {floor.__name__}")
+        figures.update(floor())
+    return figures
+
+
+def run_alone(make: NodeFactory, cases: Sequence[Case], tick: Tick) -> Results:
+    """Each case as often as it says, one after the other."""
+    lab = Lab(make, _warm_up)
+    results: Results = {}
+    try:
+        for case in cases:
+            runs = []
+            for _ in range(case.repeats):
+                tick(f"{case.name}: {case.title}")
+                runs.append(case.load.run(lab))
+            results[case.name] = spreads(runs)
+    finally:
+        lab.close()
+    return results
+
+
+def run_in_turn(
+    sides: Mapping[str, NodeFactory], cases: Sequence[Case], rounds: int, tick: Tick
+) -> dict[str, Results]:
+    """A B A B …: in every round each side runs all cases on a broker of its own."""
+    runs: dict[str, dict[str, list[Figures]]] = {
+        side: {case.name: [] for case in cases} for side in sides
+    }
+    for number in range(rounds):
+        for side, make in sides.items():
+            lab = Lab(make, _warm_up)
+            try:
+                for case in cases:
+                    tick(f"round {number + 1}, {side}: {case.name}")
+                    runs[side][case.name].append(case.load.run(lab))
+            finally:
+                lab.close()
+    return {
+        side: {name: spreads(figures) for name, figures in by_case.items()}
+        for side, by_case in runs.items()
+    }
+
+
+@contextmanager
+def progress(steps: int) -> Iterator[Tick]:
+    """A bar on a terminal, one line per step elsewhere."""
+    console = Console(stderr=True)
+    if not console.is_terminal:
+        started = time.monotonic()
+
+        def say(what: str) -> None:
+            print(f"{time.monotonic() - started:6.1f} s  {what}", file=sys.stderr, flush=True)
+
+        yield say
+        return
+    columns = (
+        BarColumn(30),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("{task.description}"),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task("", total=steps)
+        is_first = True
+
+        def advance(what: str) -> None:
+            nonlocal is_first
+            bar.update(task, description=what, advance=0 if is_first else 1)
+            is_first = False
+
+        yield advance
+
+
+def steps_alone(cases: Sequence[Case]) -> int:
+    return len(FLOORS) + sum(case.repeats for case in cases)
+
+
+def _warm_up(node: Node) -> None:
+    with topic(node, "bench-warm-up") as name:
+        WARM_UP.produce(node, name)
+        WARM_UP.consume(node, name)

@@ -1,0 +1,245 @@
+"""A data directory: whose it is, how it was left, and which partitions are in it.
+
+meta.properties           Kafka's: version, cluster.id, node.id, directory.id; and our format
+.lock                     held while a process works here
+.kafka_cleanshutdown      there between a clean stop and the next start
+topic-N/                  a partition, with its topic's id in partition.metadata
+topic-N.<hex>-delete/     a partition that is being removed
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ottla.errors import OttlaError
+from ottla.ports import Disk, File
+from ottla.types import TopicPartition
+
+META_PROPERTIES: Final = "meta.properties"
+PARTITION_METADATA: Final = "partition.metadata"
+CLEAN_MARKER: Final = ".kafka_cleanshutdown"
+LOCK: Final = ".lock"
+DELETE_SUFFIX: Final = "-delete"
+NAME_CHARS_MAX: Final = 255
+
+META_VERSION: Final = 1
+# Of what Kafka's formats leave open to us. Raise it when an older Ottla must not open the data.
+FORMAT_VERSION: Final = 1
+FORMAT_KEY: Final = "ottla.format.version"
+
+_CREATED_AT_ONCE: Final = 256
+
+
+class DataDirectoryInUse(OttlaError):
+    """Another process holds the lock."""
+
+
+class IncompatibleDataDirectory(OttlaError):
+    """Written by a newer version, or not a data directory."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    cluster_id: str
+    node_id: int
+    directory_id: bytes
+
+
+class DataDirectory:
+    __slots__ = ("_disk", "_lock", "path")
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._lock: File | None = None
+        self.path = path
+
+    def hold(self) -> None:
+        """Creates the directory if need be, and keeps other processes out of it."""
+        self._disk.make_directory(self.path)
+        try:
+            self._lock = self._disk.lock(f"{self.path}/{LOCK}")
+        except BlockingIOError:
+            raise DataDirectoryInUse(
+                f"{self.path} is in use by another process: stop that one, "
+                "or choose another data directory"
+            ) from None
+
+    def release(self) -> None:
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+
+    # --------------------------------------------------------------------------- whose it is
+
+    def read_identity(self) -> Identity | None:
+        """None when nobody has used the directory yet."""
+        path = f"{self.path}/{META_PROPERTIES}"
+        try:
+            text = self._disk.read_file(path).decode("utf-8", "replace")
+        except FileNotFoundError:
+            return None
+        properties = _parse_properties(text)
+        self._check_versions(properties)
+        try:
+            return Identity(
+                properties["cluster.id"],
+                int(properties["node.id"] if "node.id" in properties else properties["broker.id"]),
+                decode_uuid(properties["directory.id"]) if "directory.id" in properties else b"",
+            )
+        except (KeyError, ValueError) as error:
+            raise IncompatibleDataDirectory(f"{path}: missing or malformed {error}") from None
+
+    def write_identity(self, identity: Identity) -> None:
+        """Blocking."""
+        properties = {
+            "version": META_VERSION,
+            "cluster.id": identity.cluster_id,
+            "node.id": identity.node_id,
+            "directory.id": encode_uuid(identity.directory_id),
+            FORMAT_KEY: FORMAT_VERSION,
+        }
+        text = "".join(f"{key}={value}\n" for key, value in properties.items())
+        self._disk.write_file(f"{self.path}/{META_PROPERTIES}", text.encode())
+
+    def _check_versions(self, properties: Mapping[str, str]) -> None:
+        for key, known in (("version", META_VERSION), (FORMAT_KEY, FORMAT_VERSION)):
+            found = properties.get(key, "0")
+            if not found.isdecimal() or int(found) > known:
+                raise IncompatibleDataDirectory(
+                    f"{self.path} has {key}={found}, this Ottla knows up to {known}: "
+                    "start a newer Ottla, or choose another data directory"
+                )
+
+    # ------------------------------------------------------------------------ how it was left
+
+    def take_clean_marker(self) -> bool:
+        """Blocking: says whether the last stop was clean, and that the next one is not yet."""
+        path = f"{self.path}/{CLEAN_MARKER}"
+        is_clean = self._disk.exists(path)
+        if is_clean:
+            self._disk.remove(path)
+            self._disk.sync_directory(self.path)
+        return is_clean
+
+    def leave_clean_marker(self, broker_epoch: int) -> None:
+        """Blocking: every log is closed and synced."""
+        content = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":"))
+        self._disk.write_file(f"{self.path}/{CLEAN_MARKER}", content.encode())
+
+    # ------------------------------------------------------------------------ what is in it
+
+    def partitions(self) -> dict[TopicPartition, str]:
+        """The directories of the partitions."""
+        found = {}
+        for name in self._disk.list(self.path):
+            partition = parse_partition(name)
+            if partition is not None:
+                found[partition] = f"{self.path}/{name}"
+        return found
+
+    def doomed(self) -> list[str]:
+        """Directories that a topic's deletion has left; `remove_tree` is all they need."""
+        names = self._disk.list(self.path)
+        return [f"{self.path}/{name}" for name in names if name.endswith(DELETE_SUFFIX)]
+
+    def partition_path(self, partition: TopicPartition) -> str:
+        return f"{self.path}/{partition}"
+
+    def lay_out(self, partition: TopicPartition, topic_id: bytes) -> None:
+        """The directory with its topic's id, not durable yet."""
+        path = self.partition_path(partition)
+        self._disk.make_directory(path)
+        file = self._disk.open(f"{path}/{PARTITION_METADATA}", create=True)
+        try:
+            file.write([_partition_metadata(topic_id)], 0)
+        finally:
+            file.close()
+
+    def create_partitions(self, topic_ids: Mapping[TopicPartition, bytes]) -> None:
+        """Blocking: the directories with their topic's id, all durable in the end."""
+        partitions = list(topic_ids)
+        for start in range(0, len(partitions), _CREATED_AT_ONCE):
+            self._create(partitions[start : start + _CREATED_AT_ONCE], topic_ids)
+        if partitions:
+            self._disk.sync_directory(self.path)
+
+    def _create(
+        self, partitions: list[TopicPartition], topic_ids: Mapping[TopicPartition, bytes]
+    ) -> None:
+        files = []
+        try:
+            for partition in partitions:
+                path = self.partition_path(partition)
+                self._disk.make_directory(path)
+                file = self._disk.open(f"{path}/{PARTITION_METADATA}", create=True)
+                files.append(file)
+                file.write([_partition_metadata(topic_ids[partition])], 0)
+            self._disk.sync_many(files)
+            for partition in partitions:
+                self._disk.sync_directory(self.partition_path(partition))
+        finally:
+            for file in files:
+                file.close()
+
+    def read_topic_id(self, partition: TopicPartition) -> bytes | None:
+        """None when a crash came before the file was whole."""
+        path = f"{self.partition_path(partition)}/{PARTITION_METADATA}"
+        try:
+            lines = self._disk.read_file(path).decode().splitlines()
+            fields = dict(line.split(": ", 1) for line in lines)
+            return decode_uuid(fields["topic_id"])
+        except (FileNotFoundError, UnicodeDecodeError, ValueError, KeyError):
+            return None
+
+    def doom_partition(self, partition: TopicPartition, unique: bytes) -> str:
+        """Gives its name free at once; the caller removes the returned directory.
+
+        Nothing is synced: should the old name come back after a crash, it comes with an id that no
+        topic has any more.
+        """
+        suffix = f"-{partition.partition}.{unique.hex()}{DELETE_SUFFIX}"
+        topic = partition.topic[: NAME_CHARS_MAX - len(suffix)]
+        doomed = f"{self.path}/{topic}{suffix}"
+        self._disk.rename(self.partition_path(partition), doomed)
+        return doomed
+
+
+def parse_partition(name: str) -> TopicPartition | None:
+    """`topic-N`; None for anything else, `-delete` directories among it."""
+    topic, _, digits = name.rpartition("-")
+    if not topic or not digits.isdecimal() or not digits.isascii():
+        return None
+    return TopicPartition(topic, int(digits))
+
+
+def _partition_metadata(topic_id: bytes) -> bytes:
+    return f"version: 0\ntopic_id: {encode_uuid(topic_id)}".encode()
+
+
+def encode_uuid(value: bytes) -> str:
+    """As Kafka writes them: URL-safe base64 without padding."""
+    return base64.urlsafe_b64encode(value).rstrip(b"=").decode()
+
+
+def decode_uuid(text: str) -> bytes:
+    try:
+        value = base64.b64decode(text + "==", altchars=b"-_", validate=True)
+    except binascii.Error:
+        raise ValueError(f"id {text!r}") from None
+    if len(value) != 16:
+        raise ValueError(f"id {text!r}")
+    return value
+
+
+def _parse_properties(text: str) -> dict[str, str]:
+    properties = {}
+    for line in map(str.strip, text.splitlines()):
+        if line and line[0] not in "#!":
+            key, _, value = line.partition("=")
+            properties[key.strip()] = value.strip()
+    return properties

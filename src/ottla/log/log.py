@@ -1,0 +1,581 @@
+"""One partition on disk.
+
+A batch goes through three states: queued (`append` gave it offsets), written (`write` gave it to
+the operating system) and synced (a `SyncTicket` came back). `append` does no IO. A new segment is
+begun in memory and gets its file in `write`, so that `write` is the only place where the disk can
+refuse; whatever it refuses is taken back as if it had never been appended.
+
+Nothing here waits or knows a loop. `append`, `write`, `begin_sync` and their like belong to one
+thread; `read`, `first_at_or_after` and `max_timestamp` may run in others beside it.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final, NamedTuple
+
+from ottla.errors import OffsetOutOfRange, StorageFailed
+from ottla.log import lookup
+from ottla.log.handles import Handle, Handles, NotCached
+from ottla.log.index import Indexes, IndexMark
+from ottla.log.listing import Loaded, Site, producers_at
+from ottla.log.loading import load
+from ottla.log.reading import Reader, segment_at
+from ottla.log.scan import OFFSET_DELTA_MAX, batches
+from ottla.log.segment import (
+    DELETED,
+    LOG,
+    OFFSET_INDEX,
+    SNAPSHOT,
+    TIME_INDEX,
+    Segment,
+    path_of,
+)
+from ottla.log.unsynced import Unsynced
+from ottla.log.values import Appended, LogConfig, LogPosition, SyncTicket
+from ottla.ports import Disk, File
+from ottla.wire.records import APPEND_TIME_BIT, BatchHeader, stamp
+from ottla.wire.schema import Buffer
+
+# Half the price of calling the class, and this is the path of every batch.
+_new_tuple: Final = tuple.__new__
+
+__all__ = ["Appended", "Log", "LogConfig", "LogPosition", "SyncTicket"]
+
+
+class _Roll(NamedTuple):
+    """A segment that is finished once its queue is written, and the state behind it."""
+
+    segment: Segment
+    position: int
+    queue: list[Buffer]
+    next_base: int
+    snapshot: bytes
+
+
+class Log:
+    __slots__ = (
+        "_active",
+        "_created",
+        "_deleted",
+        "_epochs",
+        "_handles",
+        "_is_closed",
+        "_is_doubtful",
+        "_mark",
+        "_older_bytes",
+        "_producers",
+        "_queue",
+        "_queue_at",
+        "_reader",
+        "_rolls",
+        "_segments",
+        "_snapshots",
+        "_unsynced",
+        "config",
+        "directory",
+        "end_offset",
+        "fenced",
+        "start_offset",
+        "synced",
+        "written",
+    )
+
+    def __init__(self, handles: Handles, directory: str, config: LogConfig, loaded: Loaded) -> None:
+        self.directory = directory
+        self.config = config
+        self.fenced = False
+        self.start_offset = 0
+        self.end_offset = loaded.end_offset
+        self._handles = handles
+        self._segments = loaded.segments
+        self._active = active = loaded.segments[-1]
+        self._older_bytes = sum(segment.size for segment in loaded.segments[:-1])
+        self._producers = loaded.producers
+        self._epochs = loaded.epochs
+        self._snapshots = loaded.snapshots
+        self._reader = Reader(handles)
+        self.written = LogPosition(loaded.end_offset, active.base_offset, active.size)
+        self.synced = self.written
+        self._queue: list[Buffer] = []
+        self._queue_at = 0
+        self._rolls: list[_Roll] = []
+        self._mark: tuple[Segment, int, IndexMark] | None = None
+        self._created: list[Handle] = []
+        self._unsynced = Unsynced(handles, directory)
+        self._deleted: list[str] = []
+        self._is_closed = False
+        self._is_doubtful = False
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        config: LogConfig,
+        *,
+        now_ms: int,
+        clean: bool,
+        recovery_point: int = 0,
+        start_offset: int = 0,
+        handles: Handles | None = None,
+    ) -> Log:
+        """Blocking. All that is found and kept is synced: `synced` is the end of the log.
+
+        `clean=True` believes the files and is quick whatever their size. `clean=False` checks
+        what lies behind `recovery_point` and cuts the log at the first batch that is not intact.
+        """
+        handles = handles or Handles(disk)
+        site = Site(disk, handles, directory, config, now_ms)
+        loaded = load(site, clean=clean, recovery_point=recovery_point, start_offset=start_offset)
+        log = cls(handles, directory, config, loaded)
+        log.start_offset = max(start_offset, loaded.segments[0].base_offset)
+        return log
+
+    # ------------------------------------------------------------------------------- appending
+
+    def append(
+        self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int
+    ) -> Appended:
+        """Gives a batch its offsets, in place, and queues it; `batch` must stay as it is until
+        written. A repetition is not queued: it gets the offsets of the first.
+        """
+        if self.fenced:
+            raise StorageFailed(f"{self.directory} is fenced until it is opened again")
+        is_append_time = header.attributes & APPEND_TIME_BIT
+        if header.producer_id >= 0:
+            first = self._producers.check(header)
+            if first is not None:
+                append_time_ms = first.timestamp if is_append_time else -1
+                return Appended(first.first_offset, first.last_offset + 1, append_time_ms, True)
+        segment = self._active
+        indexes = segment.indexes or segment.load_indexes(self._handles)
+        base_offset = self.end_offset
+        last_offset = base_offset + header.last_offset_delta
+        size = len(batch)
+        timestamp = header.max_timestamp
+        stamp(batch, base_offset, leader_epoch)
+        if not self._queue and not self._rolls:
+            self._begin_queue(segment, indexes)
+        if self._must_roll(segment, indexes, last_offset, size, timestamp, now_ms):
+            segment = self._roll(now_ms)
+            indexes = segment.indexes or segment.load_indexes(self._handles)
+        offset = last_offset - segment.base_offset
+        indexes.add(offset, segment.size, size, timestamp, self.config.index_interval_bytes)
+        segment.size += size
+        if leader_epoch != self._epochs.latest:
+            self._epochs.assign(leader_epoch, base_offset)
+        if header.producer_id >= 0:
+            self._producers.add(header, base_offset, now_ms)
+        self._queue.append(batch)
+        self.end_offset = last_offset + 1
+        append_time_ms = timestamp if is_append_time else -1
+        return _new_tuple(Appended, (base_offset, last_offset + 1, append_time_ms, False))
+
+    def roll(self, now_ms: int) -> None:
+        """Ends the segment, if there is anything in it; the files follow with `write`."""
+        segment = self._active
+        if self.fenced or not segment.size:
+            return
+        indexes = segment.indexes or segment.load_indexes(self._handles)
+        if not self._queue and not self._rolls:
+            self._begin_queue(segment, indexes)
+        self._roll(now_ms)
+
+    def _begin_queue(self, segment: Segment, indexes: Indexes) -> None:
+        self._queue_at = segment.size
+        self._mark = (segment, segment.size, indexes.mark())
+
+    def _must_roll(
+        self,
+        segment: Segment,
+        indexes: Indexes,
+        last_offset: int,
+        size: int,
+        timestamp: int,
+        now_ms: int,
+    ) -> bool:
+        if not segment.size:
+            return last_offset - segment.base_offset > OFFSET_DELTA_MAX
+        config = self.config
+        age_ms_max = config.segment_ms
+        if config.segment_jitter_ms:
+            spread = zlib.crc32(segment.handle.path.encode())
+            age_ms_max -= spread % min(config.segment_jitter_ms, config.segment_ms)
+        return (
+            segment.size + size > config.segment_bytes
+            or segment.waited_ms(now_ms, timestamp) > age_ms_max
+            or indexes.is_full(config.segment_index_bytes)
+            or last_offset - segment.base_offset > OFFSET_DELTA_MAX
+        )
+
+    def _roll(self, now_ms: int) -> Segment:
+        """Begins a segment in memory; a reader in a thread sees the old list or the new one."""
+        rolled = self._active
+        base_offset = self.end_offset
+        self._rolls.append(
+            _Roll(rolled, self._queue_at, self._queue, base_offset, self._producers.encode())
+        )
+        self._active = Segment(self.directory, base_offset, 0, now_ms)
+        self._active.indexes = Indexes()
+        self._segments = [*self._segments, self._active]
+        self._older_bytes += rolled.size
+        self._queue = []
+        self._queue_at = 0
+        return self._active
+
+    # --------------------------------------------------------------------------------- writing
+
+    def write(self) -> None:
+        """Gives everything queued to the disk. An OSError means that nothing of it happened."""
+        if not self._queue and not self._rolls:
+            return
+        segment = self._active
+        try:
+            for roll in self._rolls:
+                self._finish_segment(roll)
+            if self._queue:
+                self._write_queue(segment, self._queue, self._queue_at)
+        except OSError:
+            self._take_back()
+            raise
+        for roll in self._rolls:
+            roll.segment.seal()
+            self._snapshots[roll.next_base] = len(roll.snapshot)
+        self._rolls = []
+        self._queue = []
+        self._created = []
+        self._producers.settle()
+        place = (self.end_offset, segment.base_offset, segment.size)
+        self.written = _new_tuple(LogPosition, place)
+
+    def _write_queue(self, segment: Segment, queue: list[Buffer], position: int) -> None:
+        if segment.is_created:
+            file = self._unsynced.to_write(segment.handle)
+        else:
+            file = self._create(segment.handle)
+            segment.is_created = True
+        file.write(queue, position)
+
+    def _finish_segment(self, roll: _Roll) -> None:
+        segment, indexes = roll.segment, roll.segment.indexes
+        if roll.queue:
+            self._write_queue(segment, roll.queue, roll.position)
+        if indexes is not None:
+            self._unsynced.write_whole(segment.index_files(indexes))
+        self._write_snapshot(roll.next_base, roll.snapshot)
+        self._epochs.save(self._handles.disk, self.directory, roll.next_base)
+
+    def _create(self, handle: Handle) -> File:
+        self._created.append(handle)
+        return self._unsynced.to_create(handle)
+
+    def _write_snapshot(self, offset: int, data: bytes) -> None:
+        handle = Handle(path_of(self.directory, offset, SNAPSHOT))
+        self._created.append(handle)
+        self._unsynced.write_whole([(handle, data)])
+
+    def _take_back(self) -> None:
+        """Nothing since the last `write` happened; what reached the disk of it is cut off."""
+        assert self._mark is not None
+        active, size, mark = self._mark
+        self._segments = [s for s in self._segments if s.base_offset <= active.base_offset]
+        self._active = active
+        self._older_bytes = sum(segment.size for segment in self._segments[:-1])
+        if active.indexes is not None:
+            active.indexes.restore(mark)
+        active.size = size
+        self.end_offset = self.written.offset
+        self._producers.undo()
+        self._epochs.retreat(self.end_offset)
+        created, self._created = self._created, []
+        self._rolls = []
+        self._queue = []
+        try:
+            self._clean_up(active, size, created)
+        except OSError:
+            self.fenced = True
+
+    def _clean_up(self, active: Segment, size: int, created: list[Handle]) -> None:
+        for handle in created:
+            self._handles.drop(handle)
+            self._handles.disk.remove(handle.path)
+            self._unsynced.rename()
+        if active.handle in created:
+            active.handle = Handle(active.handle.path)
+            active.is_created = False
+        elif active.is_created:
+            self._unsynced.to_write(active.handle).truncate(size)
+
+    # --------------------------------------------------------------------------------- syncing
+
+    def begin_sync(self) -> SyncTicket | None:
+        """What to sync so that all that is written now is safe; None when it is already."""
+        return None if self.fenced else self._unsynced.ticket(self.written)
+
+    def finish_sync(self, ticket: SyncTicket) -> None:
+        """The ticket's files and directories are synced."""
+        if self.fenced:
+            return
+        self._unsynced.finish(ticket)
+        if ticket.position.offset > self.synced.offset:
+            self.synced = ticket.position
+
+    def fail_sync(self) -> None:
+        """A sync failed: what is on disk behind `synced` is unknown, and stays so.
+
+        Another sync that succeeds would prove nothing: the kernel reports a lost page once.
+        """
+        self.fenced = self._is_doubtful = True
+
+    def reopen(self, now_ms: int) -> Log:
+        """Blocking. A fresh log from a fenced one; after a failed sync cut where it was synced.
+
+        Behind that point even batches that look intact are not believed: they may come from the
+        page cache and be nowhere else.
+        """
+        disk, synced = self._handles.disk, self.synced
+        self.abandon()
+        site = Site(disk, self._handles, self.directory, self.config, now_ms)
+        if self._is_doubtful:
+            self._cut_at(site, synced)
+        return Log.open(
+            disk,
+            self.directory,
+            self.config,
+            now_ms=now_ms,
+            clean=False,
+            recovery_point=synced.offset,
+            start_offset=self.start_offset,
+            handles=self._handles,
+        )
+
+    def _cut_at(self, site: Site, position: LogPosition) -> None:
+        for segment in reversed(self._segments):
+            if segment.base_offset > position.segment_base:
+                site.remove_segment(segment)
+            elif segment.base_offset == position.segment_base and segment.is_created:
+                file = site.disk.open(segment.handle.path)
+                try:
+                    file.truncate(position.bytes_in_segment)
+                    file.sync()
+                finally:
+                    file.close()
+        site.disk.sync_directory(self.directory)
+
+    # --------------------------------------------------------------------------------- reading
+
+    def read(
+        self, offset: int, max_bytes: int, limit: LogPosition, *, cached_only: bool = True
+    ) -> Buffer | None:
+        """Batches from the one with `offset` on, up to `limit`; the last one may be cut short.
+
+        The first batch is whole even above `max_bytes`. None when the disk would have to be waited
+        for; then read again in a thread, with `cached_only=False`.
+        """
+        if offset == limit.offset and offset >= self.start_offset:
+            return b""
+        if not self.start_offset <= offset < limit.offset:
+            raise self._out_of_range(offset, limit)
+        try:
+            return self._reader.read(
+                self._segments, offset, max_bytes, limit, cached_only=cached_only
+            )
+        except NotCached:
+            return None
+        except FileNotFoundError:
+            if offset < self.start_offset:
+                raise self._out_of_range(offset, limit) from None
+            raise
+
+    def _out_of_range(self, offset: int, limit: LogPosition) -> OffsetOutOfRange:
+        return OffsetOutOfRange(
+            f"offset {offset} is not in [{self.start_offset}, {limit.offset}] of {self.directory}"
+        )
+
+    def first_at_or_after(self, timestamp_ms: int, limit: LogPosition) -> lookup.Moment | None:
+        """Blocking. (offset, timestamp, leader epoch) of the first record that is not older."""
+        return lookup.first_at_or_after(
+            self._segments, self._handles, timestamp_ms, self.start_offset, limit
+        )
+
+    def max_timestamp(self, limit: LogPosition) -> lookup.Moment | None:
+        """Blocking. (offset, timestamp, leader epoch) of the first of the youngest records."""
+        return lookup.max_timestamp(self._segments, self._handles, self.start_offset, limit)
+
+    # ---------------------------------------------------------------------- epochs and producers
+
+    @property
+    def latest_epoch(self) -> int:
+        return self._epochs.latest
+
+    def start_epoch(self, epoch: int) -> None:
+        """A leader's epoch begins at the end of the log."""
+        self._epochs.assign(epoch, self.end_offset)
+
+    def epoch_at(self, offset: int) -> int:
+        return self._epochs.epoch_at(offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """(the largest epoch up to this one, where it ends); (-1, -1) when that is unknown."""
+        return self._epochs.end_offset_for(epoch, self.end_offset)
+
+    @property
+    def producer_count(self) -> int:
+        return len(self._producers)
+
+    def expire_producers(self, now_ms: int) -> None:
+        self._producers.expire(now_ms, self.config.producer_expiry_ms)
+
+    # -------------------------------------------------------------------------------- shortening
+
+    def delete_before(self, offset: int) -> None:
+        """Moves the start. Whole segments before it are set aside, for `reap` to remove.
+
+        The caller makes the new start durable in the log-start-offset-checkpoint.
+        """
+        if offset > self.end_offset:
+            raise OffsetOutOfRange(f"{self.directory} ends at {self.end_offset}, before {offset}")
+        if offset <= self.start_offset:
+            return
+        self.start_offset = offset
+        self._epochs.cut_start(offset)
+        segments, gone = self._segments, 0
+        # A segment without a file yet cannot be the only one: a restart would begin at zero.
+        while (
+            gone + 1 < len(segments)
+            and segments[gone + 1].base_offset <= offset
+            and segments[gone + 1].is_created
+        ):
+            gone += 1
+        if not gone:
+            return
+        self._segments = segments[gone:]
+        self._older_bytes = sum(segment.size for segment in self._segments[:-1])
+        self._reader.forget()
+        for segment in segments[:gone]:
+            self._set_aside(segment)
+
+    def _set_aside(self, segment: Segment) -> None:
+        disk = self._handles.disk
+        for handle in segment.handles():
+            self._handles.drop(handle)
+        self._snapshots.pop(segment.base_offset, None)
+        for suffix in (LOG, OFFSET_INDEX, TIME_INDEX, SNAPSHOT):
+            path = segment.path(suffix)
+            try:
+                disk.rename(path, path + DELETED)
+            except FileNotFoundError:
+                continue
+            self._deleted.append(path + DELETED)
+
+    def reap(self) -> None:
+        """Blocking, and fit for a thread: removes the files that were set aside."""
+        deleted, self._deleted = self._deleted, []
+        for path in deleted:
+            self._handles.disk.remove(path)
+
+    def truncate(self, offset: int, now_ms: int) -> None:
+        """Blocking: cuts the batch with `offset` and all behind it. No sync may be under way."""
+        if self._queue or self._rolls:
+            self._take_back()
+        if self.fenced:
+            raise StorageFailed(f"{self.directory} is fenced until it is opened again")
+        if offset >= self.end_offset:
+            return
+        offset = max(offset, self.start_offset)
+        site = Site(self._handles.disk, self._handles, self.directory, self.config, now_ms)
+        segment = segment_at(self._segments, offset)
+        position = segment.position_before(offset, self._handles, cached_only=False)
+        size = segment.size
+        for at, header, _ in batches(
+            segment.reader(self._handles), position, segment.size, whole=False
+        ):
+            if header.last_offset >= offset:
+                offset, size = min(offset, header.base_offset), at
+                break
+        for behind in reversed(self._segments):
+            if behind.base_offset > segment.base_offset:
+                site.remove_segment(behind)
+        for known_at in [at for at in self._snapshots if at > offset]:
+            site.disk.remove(site.path(known_at, SNAPSHOT))
+            del self._snapshots[known_at]
+        if segment.is_created:
+            self._unsynced.to_write(segment.handle).truncate(size)
+        self._shrink_to(segment, offset, size)
+        self._producers = producers_at(site, self._segments, self._snapshots, offset)
+        self._epochs.cut_end(offset)
+        self._epochs.save(site.disk, self.directory, offset)
+        self._unsynced.rename()
+        try:
+            self._unsynced.sync(self.written)
+        except OSError:
+            self.fail_sync()
+            raise
+
+    def _shrink_to(self, segment: Segment, offset: int, size: int) -> None:
+        kept = [s for s in self._segments if s.base_offset <= segment.base_offset]
+        segment.size = size
+        segment.indexes = segment.rebuild_indexes(self._handles, self.config.index_interval_bytes)
+        self._segments, self._active = kept, segment
+        self._older_bytes = sum(s.size for s in kept[:-1])
+        self._reader.forget()
+        self.end_offset = offset
+        self.written = self.synced = LogPosition(offset, segment.base_offset, size)
+
+    # --------------------------------------------------------------------------------- closing
+
+    def begin_close(self) -> SyncTicket | None:
+        """Blocking: writes out all that a clean start needs. Sync the ticket, `finish_close` it."""
+        if self.fenced:
+            self.abandon()
+            raise StorageFailed(f"{self.directory} is fenced: it needs recovery at the next start")
+        self.write()
+        active = self._active
+        if active.indexes is not None and active.is_created:
+            self._unsynced.write_whole(active.index_files(active.indexes))
+        if self.end_offset not in self._snapshots and active.is_created:
+            self._write_snapshot(self.end_offset, self._producers.encode())
+        self._epochs.save(self._handles.disk, self.directory, self.end_offset)
+        self._is_closed = True
+        return self.begin_sync()
+
+    def finish_close(self, ticket: SyncTicket | None) -> None:
+        """The ticket is synced. Of the snapshots only those of a segment's start and end stay."""
+        if ticket is not None:
+            self.finish_sync(ticket)
+        needed = {segment.base_offset for segment in self._segments}
+        for offset in self._snapshots.keys() - needed - {self.end_offset}:
+            self._handles.disk.remove(path_of(self.directory, offset, SNAPSHOT))
+        self.abandon()
+
+    def close(self) -> None:
+        """Blocking: afterwards `open(clean=True)` works. StorageFailed when it does not."""
+        if self._is_closed:
+            return
+        try:
+            ticket = self.begin_close()
+            if ticket is not None:
+                self._unsynced.sync_ticket(ticket)
+            self.finish_close(ticket)
+        except OSError:
+            self.abandon()
+            raise
+
+    def abandon(self) -> None:
+        """Closes its files as they are: for a log that is to be deleted, or cannot be saved."""
+        self.fenced = True
+        self._unsynced.let_go()
+        for segment in self._segments:
+            for handle in segment.handles():
+                self._handles.drop(handle)
+
+    # ------------------------------------------------------------------------------- in figures
+
+    @property
+    def size_bytes(self) -> int:
+        return self._older_bytes + self._active.size
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._segments)

@@ -1,0 +1,93 @@
+"""Finding records by their time: the one thing for which a log opens batches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ottla.log.handles import Handles
+from ottla.log.reading import segment_at
+from ottla.log.scan import batches
+from ottla.log.segment import Segment
+from ottla.log.values import NO_TIMESTAMP, LogPosition
+from ottla.wire.records import decode_records
+
+Moment = tuple[int, int, int]
+
+
+def first_at_or_after(
+    segments: Sequence[Segment],
+    handles: Handles,
+    timestamp: int,
+    start_offset: int,
+    limit: LogPosition,
+) -> Moment | None:
+    """Blocking. (offset, timestamp, leader epoch) of the first record that is not older."""
+    for segment in segments:
+        if segment.base_offset > limit.segment_base:
+            break
+        if segment.largest_timestamp(handles)[0] < timestamp:
+            continue
+        offset = max(segment.offset_before(timestamp, handles), start_offset)
+        position = segment.position_before(offset, handles, cached_only=False)
+        end = _end(segment, limit)
+        for at, header, _ in batches(segment.reader(handles), position, end, whole=False):
+            if header.max_timestamp < timestamp or header.last_offset < start_offset:
+                continue
+            data = handles.read(segment.handle, header.size, at, cached_only=False)
+            for record in decode_records(data):
+                if record.timestamp >= timestamp and record.offset >= start_offset:
+                    return record.offset, record.timestamp, header.leader_epoch
+    return None
+
+
+def max_timestamp(
+    segments: Sequence[Segment], handles: Handles, start_offset: int, limit: LogPosition
+) -> Moment | None:
+    """Blocking. The first of the records with the largest timestamp."""
+    largest, at_offset = NO_TIMESTAMP, -1
+    for segment in segments:
+        if segment.base_offset > limit.segment_base or segment.base_offset >= limit.offset:
+            break
+        timestamp, offset = _largest_within(segment, handles, start_offset, limit)
+        if timestamp > largest:
+            largest, at_offset = timestamp, offset
+    if at_offset < 0:
+        return None
+    segment = segment_at(segments, at_offset)
+    position = segment.position_before(at_offset, handles, cached_only=False)
+    read = segment.reader(handles)
+    for at, header, _ in batches(read, position, _end(segment, limit), whole=False):
+        if header.last_offset >= at_offset:
+            data = handles.read(segment.handle, header.size, at, cached_only=False)
+            for record in decode_records(data):
+                if record.timestamp == largest:
+                    return record.offset, record.timestamp, header.leader_epoch
+            break
+    return None
+
+
+def _largest_within(
+    segment: Segment, handles: Handles, start_offset: int, limit: LogPosition
+) -> tuple[int, int]:
+    """(timestamp, last offset of its batch) among the batches between start and limit."""
+    timestamp, offset = segment.largest_timestamp(handles)
+    if start_offset <= offset < limit.offset:
+        return timestamp, offset
+    timestamp, offset = NO_TIMESTAMP, -1
+    position = segment.position_before(start_offset, handles, cached_only=False)
+    indexes = segment.indexes
+    if indexes is not None:
+        before, before_at = indexes.largest_before(limit.offset - segment.base_offset)
+        if segment.base_offset + before_at >= start_offset:
+            timestamp, offset = before, segment.base_offset + before_at
+            position = indexes.position_before(limit.offset - 1 - segment.base_offset)
+    for _, header, _ in batches(
+        segment.reader(handles), position, _end(segment, limit), whole=False
+    ):
+        if header.last_offset >= start_offset and header.max_timestamp > timestamp:
+            timestamp, offset = header.max_timestamp, header.last_offset
+    return timestamp, offset
+
+
+def _end(segment: Segment, limit: LogPosition) -> int:
+    return limit.bytes_in_segment if segment.base_offset == limit.segment_base else segment.size

@@ -1,0 +1,146 @@
+"""Reading batches: by the index to a position, from there in one piece."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from operator import attrgetter
+from typing import Final
+
+from ottla.log.handles import Handles
+from ottla.log.scan import outline
+from ottla.log.segment import Segment
+from ottla.log.values import LogPosition
+from ottla.wire.records import BATCH_HEADER_BYTES
+from ottla.wire.schema import Buffer
+
+# Read on top of what was asked for when the index, which is sparse, gave the position.
+_SKIP_BYTES: Final = 8192
+_READ_BYTES_MIN: Final = 4096
+_ENDS_MAX: Final = 16
+_WALK_BATCHES_MAX: Final = 64
+
+_base_offset = attrgetter("base_offset")
+
+
+def segment_at(segments: Sequence[Segment], offset: int) -> Segment:
+    """The one in which `offset` is, if it is anywhere; the first one if it lies before all."""
+    if offset >= segments[-1].base_offset:
+        return segments[-1]
+    return segments[max(0, bisect_right(segments, offset, key=_base_offset) - 1)]
+
+
+def segment_behind(segments: Sequence[Segment], segment: Segment) -> Segment | None:
+    at = bisect_right(segments, segment.base_offset, key=_base_offset)
+    return segments[at] if at < len(segments) else None
+
+
+class Reader:
+    """Remembers where the last few reads ended, so that who reads on needs no index.
+
+    A remembered place is only where the search begins: the batches themselves say their offsets.
+    """
+
+    __slots__ = ("_ends", "_handles")
+
+    def __init__(self, handles: Handles) -> None:
+        self._handles = handles
+        self._ends: dict[int, tuple[Segment, int]] = {}
+
+    def forget(self) -> None:
+        self._ends = {}
+
+    def read(
+        self,
+        segments: Sequence[Segment],
+        offset: int,
+        max_bytes: int,
+        limit: LogPosition,
+        *,
+        cached_only: bool,
+    ) -> Buffer:
+        """Whole batches from the one with `offset` on; the last may be cut. Raises NotCached."""
+        place = self._ends.get(offset)
+        if place is not None:
+            segment, position = place
+            count = max_bytes
+        else:
+            segment = segment_at(segments, offset)
+            position = segment.position_before(offset, self._handles, cached_only=cached_only)
+            count = max_bytes + _SKIP_BYTES
+        while True:
+            end = segment.size
+            if segment.base_offset == limit.segment_base:
+                end = limit.bytes_in_segment
+            data = self._read_from(
+                segment, position, end, offset, (count, max_bytes, cached_only), limit
+            )
+            if data is not None:
+                return data
+            # All of this segment lies before the offset: compaction has left a gap up to the next.
+            following = segment_behind(segments, segment)
+            if following is None or segment.base_offset >= limit.segment_base:
+                return b""
+            segment, position, count = following, 0, max_bytes + _SKIP_BYTES
+
+    def _read_from(
+        self,
+        segment: Segment,
+        position: int,
+        end: int,
+        offset: int,
+        how_much: tuple[int, int, bool],
+        limit: LogPosition,
+    ) -> Buffer | None:
+        count, max_bytes, cached_only = how_much
+        while position < end:
+            count = min(max(count, _READ_BYTES_MIN), end - position)
+            data = self._handles.read(segment.handle, count, position, cached_only=cached_only)
+            at, length = 0, len(data)
+            while length - at >= BATCH_HEADER_BYTES:
+                last_offset, size = outline(data, at)
+                if last_offset < offset:
+                    at += size
+                elif size <= length - at:
+                    if at or length > max_bytes:
+                        data = memoryview(data)[at : at + max(size, max_bytes)]
+                    self._note_end(segment, data, position + at, end, limit)
+                    return data
+                elif at == 0 and count >= min(size, end - position):
+                    return None  # The file is shorter than its batches say.
+                else:
+                    count = max(size, max_bytes)
+                    break
+            else:
+                if at == 0:
+                    return None
+            position += at
+        return None
+
+    def _note_end(
+        self, segment: Segment, data: Buffer, position: int, end: int, limit: LogPosition
+    ) -> None:
+        """Finds where the last whole batch of `data` ends, if that is cheap to find."""
+        stop = position + len(data)
+        if stop == end and segment.base_offset == limit.segment_base:
+            next_offset, next_at = limit.offset, stop
+        else:
+            next_offset, next_at = -1, position
+            if segment.indexes is not None:
+                next_at = max(position, segment.indexes.boundary_before(stop))
+                if next_at == stop:
+                    return
+            for _ in range(_WALK_BATCHES_MAX):
+                if stop - next_at < BATCH_HEADER_BYTES:
+                    break
+                last_offset, size = outline(data, next_at - position)
+                if next_at + size > stop:
+                    break
+                next_offset, next_at = last_offset + 1, next_at + size
+            else:
+                return
+            if next_offset < 0:
+                return
+        if len(self._ends) >= _ENDS_MAX:
+            self._ends = {}
+        self._ends[next_offset] = (segment, next_at)

@@ -1,0 +1,190 @@
+"""What the broker sees of the metadata, and what it is told when that changes."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.broker.metadata import (
+    BrokerConfigChanged,
+    BrokersChanged,
+    LeaderChanged,
+    PartitionsAdded,
+    TopicConfigChanged,
+    TopicCreated,
+    TopicDeleted,
+)
+from ottla.errors import UnknownTopicId, UnknownTopicOrPartition
+from ottla.wire.messages.metadata_records import PartitionChangeRecord
+
+TOPIC, BROKER = 2, 4
+SET = 0
+
+
+@pytest.fixture
+def heard(cluster):
+    """The changes of each batch, in order."""
+    batches = []
+    cluster.cache.on_change(lambda changes: batches.append(list(changes)))
+    return batches
+
+
+def test_a_created_topic_is_told_once_with_all_its_partitions(cluster, heard):
+    cluster.create("t", partitions=3, configs={"retention.ms": "1"})
+    [[change]] = heard
+    assert isinstance(change, TopicCreated)
+    assert change.topic is cluster.cache.topic("t")
+    assert len(change.topic.partitions) == 3
+
+
+def test_a_deleted_topic_is_told_with_what_is_to_be_removed(cluster, heard):
+    topic_id = cluster.create("t", partitions=3).topic_id
+    cluster.delete("t")
+    assert heard[1:] == [[TopicDeleted("t", topic_id, 3)]]
+
+
+def test_added_partitions_are_told_by_their_indexes(cluster, heard):
+    cluster.create("t", partitions=2)
+    cluster.grow("t", 4)
+    assert heard[1:] == [[PartitionsAdded(cluster.cache.topic("t"), (2, 3))]]
+
+
+def test_a_new_leader_epoch_is_told_for_each_partition(cluster, heard):
+    cluster.create("t", partitions=2)
+    cluster.start_broker(1)
+    registered, raised = heard[1:]
+    assert registered == [BrokersChanged()]
+    topic = cluster.cache.topic("t")
+    assert raised == [LeaderChanged(topic, index, topic.partitions[index]) for index in (0, 1)]
+    assert raised[0].partition.leader_epoch == 1
+
+
+def test_a_change_without_a_new_leader_is_no_new_leader(cluster, heard):
+    topic_id = cluster.create("t").topic_id
+    cluster.cache.apply(PartitionChangeRecord(partition_id=0, topic_id=topic_id, isr=[1]))
+    assert len(heard) == 1
+
+
+def test_a_topic_that_comes_and_goes_within_a_batch_is_not_told(cluster, heard):
+    cluster.commits_at_once = False
+    cluster.create("t")
+    cluster.delete("t")
+    assert not cluster.cache.has_topic("t")
+    cluster.commit()
+    assert heard == []
+
+
+def test_a_recreated_topic_is_first_gone_and_then_new(cluster, heard):
+    old = cluster.create("t").topic_id
+    cluster.commits_at_once = False
+    cluster.delete("t")
+    new = cluster.create("t", partitions=2).topic_id
+    assert cluster.cache.topic("t").id == old
+    cluster.commit()
+    assert heard[1:] == [[TopicDeleted("t", old, 1), TopicCreated(cluster.cache.topic("t"))]]
+    assert cluster.cache.topic("t").id == new
+
+
+def test_what_happens_to_a_new_topic_within_its_batch_is_part_of_its_creation(cluster, heard):
+    cluster.commits_at_once = False
+    cluster.create("t")
+    cluster.grow("t", 3)
+    cluster.alter(TOPIC, "t", ("segment.ms", SET, "9"))
+    cluster.ask("raise_leader_epochs", 1, (b"", -1))
+    cluster.commit()
+    assert heard == [[TopicCreated(cluster.cache.topic("t"))]]
+    assert len(cluster.cache.topic("t").partitions) == 3
+
+
+def test_partitions_added_to_a_topic_that_goes_within_the_batch_are_not_told(cluster, heard):
+    topic_id = cluster.create("t", partitions=2).topic_id
+    cluster.commits_at_once = False
+    cluster.grow("t", 5)
+    cluster.delete("t")
+    cluster.commit()
+    assert heard[1:] == [[TopicDeleted("t", topic_id, 2)]]
+
+
+def test_a_topics_settings_are_resolved_once_and_again_after_a_change(cluster, heard):
+    cluster.create("t", configs={"segment.ms": "5"})
+    before = cluster.cache.topic_config("t")
+    assert before.segment_ms == 5
+    assert cluster.cache.topic_config("t") is before
+    cluster.alter(TOPIC, "t", ("segment.ms", SET, "6"))
+    assert heard[1:] == [[TopicConfigChanged(cluster.cache.topic("t"))]]
+    assert cluster.cache.topic_config("t").segment_ms == 6
+
+
+def test_topics_without_settings_share_one_configuration(cluster):
+    cluster.create("a", "b")
+    assert cluster.cache.topic_config("a") is cluster.cache.topic_config("b")
+
+
+def test_a_deleted_topics_settings_do_not_come_back_with_its_name(cluster):
+    cluster.create("t", configs={"segment.ms": "5"})
+    assert cluster.cache.topic_config("t").segment_ms == 5
+    cluster.delete("t")
+    cluster.create("t")
+    assert cluster.cache.topic_config("t").segment_ms != 5
+
+
+def test_a_brokers_settings_are_told_and_so_is_every_topic(cluster, heard):
+    cluster.create("a", "b")
+    heard.clear()
+    cluster.alter(BROKER, "", ("log.segment.bytes", SET, "1000"))
+    [changes] = heard
+    assert changes[:2] == [TopicConfigChanged(cluster.cache.topic(name)) for name in ("a", "b")]
+    assert changes[2] == BrokerConfigChanged(cluster.cache.broker_config)
+    assert changes[2].config.log_segment_bytes == 1000
+
+
+def test_what_does_not_exist_is_said_by_name_and_by_id(cluster):
+    cluster.create("t")
+    with pytest.raises(UnknownTopicOrPartition):
+        cluster.cache.topic("nobody")
+    with pytest.raises(UnknownTopicOrPartition):
+        cluster.cache.leader_of("t", 1)
+    with pytest.raises(UnknownTopicId):
+        cluster.cache.topic_by_id(b"\x09" * 16)
+    assert cluster.cache.leader_of("t", 0) == 1
+
+
+def test_what_was_built_from_a_topic_is_kept_until_the_topic_or_a_broker_changes(cluster):
+    cluster.create("t")
+    cluster.create("other")
+    built = []
+
+    def build(topic):
+        built.append(topic.name)
+        return len(topic.partitions)
+
+    def memo():
+        return cluster.cache.of_topic(cluster.cache.topic("t"), "key", build)
+
+    assert [memo(), memo()] == [1, 1]
+    cluster.grow("other", 2)
+    assert memo() == 1
+    assert built == ["t"]
+    cluster.grow("t", 2)
+    assert memo() == 2
+    cluster.start_broker(2)
+    memo()
+    cluster.delete("t")
+    cluster.create("t")
+    assert memo() == 1
+    assert built == ["t"] * 4
+
+
+def test_what_was_built_of_everything_is_kept_until_anything_changes(cluster):
+    def built():
+        return cluster.cache.of_all("key", lambda: [*cluster.cache.image.topics_by_name])
+
+    cluster.create("t")
+    assert built() is built()
+    cluster.create("u")
+    assert built() == ["t", "u"]
+
+
+def test_what_is_kept_of_everything_is_bounded(cluster):
+    for key in range(1_000):
+        cluster.cache.of_all(key, object)
+    assert len(cluster.cache._of_all) <= 16
