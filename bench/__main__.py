@@ -16,10 +16,6 @@ from bench.nodes import NodeFactory, OttlaNode
 from ottla.testing.broker import BrokerFailed
 
 app = typer.Typer(help="Ottla's benchmark; without a command: quick.", add_completion=False)
-    help="Ottla's benchmark; without a command: quick.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
 
 Only = Annotated[
     list[str] | None,

@@ -34,6 +34,8 @@ OFFSET_BEGINNING: Final = -2
 CONF_OK: Final = 0
 COPY_PAYLOAD: Final = 0x2
 PARTITION_OF_MESSAGE: Final = 0x8
+# Syslog's number for errors; librdkafka otherwise tells of every hiccup of a start or stop.
+QUIET: Final = 3
 ERROR_TEXT_BYTES: Final = 512
 ENQUEUE_CHUNK: Final = 10_000
 CONSUME_CHUNK: Final = 20_000
@@ -130,7 +132,7 @@ class _Client:
     kind: int
 
     def __init__(self, bootstrap: str, settings: Settings) -> None:
-        self.settings = {"bootstrap.servers": bootstrap, **settings}
+        self.settings = {"bootstrap.servers": bootstrap, "log_level": QUIET, **settings}
         self._handle: int | None = None
         self._topics: dict[str, int] = {}
 

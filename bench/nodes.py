@@ -9,11 +9,14 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
 from bench import procfs
-from bench.librdkafka import LoadFailed
+from bench.librdkafka import QUIET, LoadFailed
 from ottla.testing import Broker
+
+if TYPE_CHECKING:
+    from confluent_kafka.admin import AdminClient
 
 ADMIN_TIMEOUT_S: Final = 60.0
 
@@ -114,21 +117,24 @@ def topic(node: Node, name: str, partitions: int = 1, *, is_cached: bool = True)
     try:
         yield name
     finally:
-        from confluent_kafka.admin import AdminClient
-
-        admin = AdminClient({"bootstrap.servers": bootstrap(node)})
+        admin = _admin(node)
         for deleted in admin.delete_topics([name], request_timeout=ADMIN_TIMEOUT_S).values():
             deleted.result(ADMIN_TIMEOUT_S)
 
 
 def create_topic(node: Node, name: str, partitions: int = 1, *, is_cached: bool = True) -> None:
-    from confluent_kafka.admin import AdminClient
     from confluent_kafka.cimpl import NewTopic
 
-    admin = AdminClient({"bootstrap.servers": bootstrap(node)})
+    admin = _admin(node)
     new = NewTopic(name, partitions, 1, config=node.topic_configs(is_cached=is_cached))
     for created in admin.create_topics([new], request_timeout=ADMIN_TIMEOUT_S).values():
         created.result(ADMIN_TIMEOUT_S)
+
+
+def _admin(node: Node) -> AdminClient:
+    from confluent_kafka.admin import AdminClient
+
+    return AdminClient({"bootstrap.servers": bootstrap(node), "log_level": QUIET})
 
 
 class Lab:

@@ -23,7 +23,7 @@ from ottla.broker.router import CloseConnection, Reply, Route, Router
 from ottla.broker.waiting import Deferred
 from ottla.wire.codec import NotEncodable
 from ottla.wire.framing import RequestHead, frame_reply
-from ottla.wire.schema import Message
+from ottla.wire.schema import Buffer, Message
 
 if TYPE_CHECKING:
     from ottla.broker.metrics import Metrics
@@ -68,6 +68,27 @@ def _unlimited(value: int) -> float:
     return math.inf if value < 0 else value
 
 
+class Outbox:
+    """Holds replies back for a moment, so that each connection sends all of its own in one call."""
+
+    def __init__(self) -> None:
+        self.is_corked = False
+        self._connections: list[Connection] = []
+
+    def cork(self) -> None:
+        self.is_corked = True
+
+    def add(self, connection: Connection) -> None:
+        self._connections.append(connection)
+
+    def uncork(self) -> None:
+        self.is_corked = False
+        if self._connections:
+            connections, self._connections = self._connections, []
+            for connection in connections:
+                connection.flush()
+
+
 class Listener:
     """What the connections of one listening socket share."""
 
@@ -78,12 +99,14 @@ class Listener:
         router: Router,
         limits: Limits,
         metrics: Metrics,
+        outbox: Outbox,
     ) -> None:
         self.loop = loop
         self.name = name
         self.router = router
         self.limits = limits
         self.metrics = metrics
+        self.outbox = outbox
         self.read_buffer = memoryview(bytearray(READ_BUFFER_BYTES))
         self.connections: set[Connection] = set()
         self.bytes_in_flight = 0
@@ -182,6 +205,7 @@ class Connection(asyncio.BufferedProtocol):
         "_leftover",
         "_listener",
         "_memory",
+        "_outgoing",
         "_stalled_at_s",
         "_task",
         "_transport",
@@ -207,6 +231,7 @@ class Connection(asyncio.BufferedProtocol):
         self._last_active_s = 0.0
         self._task: asyncio.Task[None] | None = None
         self._memory: dict[Any, Any] = {}
+        self._outgoing: list[Buffer] = []
 
     # ------------------------------------------------------------------------------- transport
 
@@ -288,15 +313,20 @@ class Connection(asyncio.BufferedProtocol):
         return memoryview(self._frame)[self._filled :]
 
     def buffer_updated(self, count: int) -> None:
-        self._last_active_s = self._listener.loop.time()
-        if self._frame is not None:
-            self._fill_frame(count)
-        elif self._leftover:
-            joined = self._leftover + bytes(self._listener.read_buffer[:count])
-            self._leftover = b""
-            self._cut_frames(memoryview(joined))
-        else:
-            self._cut_frames(self._listener.read_buffer[:count])
+        listener = self._listener
+        self._last_active_s = listener.loop.time()
+        listener.outbox.cork()
+        try:
+            if self._frame is not None:
+                self._fill_frame(count)
+            elif self._leftover:
+                joined = self._leftover + bytes(listener.read_buffer[:count])
+                self._leftover = b""
+                self._cut_frames(memoryview(joined))
+            else:
+                self._cut_frames(listener.read_buffer[:count])
+        finally:
+            listener.outbox.uncork()
 
     def _cut_frames(self, data: memoryview) -> None:
         position, end = 0, len(data)
@@ -459,7 +489,20 @@ class Connection(asyncio.BufferedProtocol):
             logger.exception("%s: the reply cannot be encoded", api.name)
             self.drop("its reply could not be encoded")
             return
-        assert self._transport is not None
+        if not self._outgoing:
+            self._outgoing = chunks
+            if self._listener.outbox.is_corked:
+                self._listener.outbox.add(self)
+            else:
+                self.flush()
+        else:
+            self._outgoing += chunks
+
+    def flush(self) -> None:
+        """Hands the replies to the transport."""
+        chunks, self._outgoing = self._outgoing, []
+        if self._is_closed or self._transport is None:
+            return
         if len(chunks) == 1:
             self._transport.write(chunks[0])
         else:

@@ -14,6 +14,7 @@ from ottla.log.log import SyncTicket
 from ottla.ports import Disk
 
 if TYPE_CHECKING:
+    from ottla.broker.connection import Outbox
     from ottla.broker.partition import Partition
 
 logger = logging.getLogger(__name__)
@@ -66,10 +67,12 @@ class Flusher:
         disk: Disk,
         name: str,
         observe_sync_s: Callable[[float], None],
+        outbox: Outbox,
     ) -> None:
         self._loop = loop
         self._disk = disk
         self._observe_sync_s = observe_sync_s
+        self._outbox = outbox
         self._queued: list[Partition] = []
         self._dirty: dict[Partition, None] = {}
         self._jobs: SimpleQueue[SyncJob | None] = SimpleQueue()
@@ -100,12 +103,16 @@ class Flusher:
 
     def _write_queued(self) -> None:
         queued, self._queued = self._queued, []
-        for partition in queued:
-            byte_count = partition.write_queued()
-            if partition.is_synced_eagerly:
-                self._unsynced_bytes += byte_count
-                self._dirty[partition] = None
-        self._begin_sync()
+        self._outbox.cork()
+        try:
+            for partition in queued:
+                byte_count = partition.write_queued()
+                if partition.is_synced_eagerly:
+                    self._unsynced_bytes += byte_count
+                    self._dirty[partition] = None
+            self._begin_sync()
+        finally:
+            self._outbox.uncork()
 
     def _begin_sync(self) -> None:
         if self._is_syncing or not self._dirty:
@@ -131,12 +138,16 @@ class Flusher:
         self._is_syncing = False
         self._syncing_bytes = 0
         self._begin_sync()
-        for partition, ticket in job.tickets:
-            error = job.failed.get(partition)
-            if error is None:
-                partition.finish_sync(ticket)
-            else:
-                partition.fail_sync(error)
+        self._outbox.cork()
+        try:
+            for partition, ticket in job.tickets:
+                error = job.failed.get(partition)
+                if error is None:
+                    partition.finish_sync(ticket)
+                else:
+                    partition.fail_sync(error)
+        finally:
+            self._outbox.uncork()
         self._observe_sync_s(job.seconds)
         if not self._is_syncing:
             self._idle.set()

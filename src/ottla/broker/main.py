@@ -15,7 +15,7 @@ from time import perf_counter
 from typing import Final, NamedTuple
 
 from ottla.broker.clock import SystemClock, SystemEntropy
-from ottla.broker.connection import Limits, Listener
+from ottla.broker.connection import Limits, Listener, Outbox
 from ottla.broker.disk import RealDisk
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.flusher import Flusher
@@ -75,6 +75,7 @@ class Broker:
         self._clock = SystemClock()
         self._random = SystemEntropy()
         self._metrics = Metrics()
+        self._outbox = Outbox()
         self._servers: list[asyncio.Server] = []
         self._preloading: asyncio.Task[None] | None = None
 
@@ -146,7 +147,9 @@ class Broker:
         return identity
 
     def _new_flusher(self, name: str) -> Flusher:
-        flusher = Flusher(self._loop, self._disk, name, self._metrics.sync_latency.observe)
+        flusher = Flusher(
+            self._loop, self._disk, name, self._metrics.sync_latency.observe, self._outbox
+        )
         flusher.start()
         return flusher
 
@@ -224,7 +227,12 @@ class Broker:
     async def _listen(self, services: Services) -> list[Address]:
         """Binds all sockets without serving yet; a taken port stops the start here."""
         self._listener = Listener(
-            self._loop, "PLAINTEXT", Router(services), Limits(self.config), self._metrics
+            self._loop,
+            "PLAINTEXT",
+            Router(services),
+            Limits(self.config),
+            self._metrics,
+            self._outbox,
         )
         register_gauges(self._metrics, services, self._listener)
         bound = []

@@ -235,8 +235,10 @@ def topics_of(cluster: Cluster, client: AdminClient | Consumer | Producer) -> Cl
 
 
 def topic_of(cluster: Cluster, client: AdminClient | Consumer, name: str) -> TopicMetadata:
-    """One topic that must exist."""
-    topic = client.list_topics(name, timeout=cluster.timeout_s).topics[name]
+    """One topic that must exist. All are asked for, because asking for one may create it."""
+    topic = topics_of(cluster, client).topics.get(name)
+    if topic is None:
+        raise CommandFailed(f"There is no topic {name}; `ottla topics list` shows them.")
     if topic.error is not None:
         raise CommandFailed(f"{name}: {words(topic.error)}")
     return topic

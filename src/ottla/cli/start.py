@@ -1,24 +1,13 @@
-"""`ottla start`: one broker in the foreground.
-
-Nothing here may import rich, FastAPI or confluent_kafka: a broker starts in a blink.
-"""
+"""`ottla start`, as Typer knows it. What it does is in serving.py."""
 
 from __future__ import annotations
 
-import errno
-import os
-import sys
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.help import examples
-from ottla.config import BrokerConfig, load
-from ottla.errors import OttlaError
-
-if TYPE_CHECKING:
-    from ottla.broker.main import ReadyInfo
+from ottla.cli.serving import SETTING_BY_OPTION, Invocation, serve
 
 ConfigFile = Annotated[
     str | None,
@@ -81,20 +70,6 @@ Sets = Annotated[
 ]
 
 
-def flags_given(**texts: str | None) -> dict[str, str]:
-    """The settings that have a flag of their own, by Kafka's names."""
-    names = {
-        "data_dir": "log.dirs",
-        "listen": "listeners",
-        "advertise": "advertised.listeners",
-        "http": "http.listener",
-        "node_id": "node.id",
-        "log_level": "log.level",
-        "log_format": "log.format",
-    }
-    return {names[flag]: text for flag, text in texts.items() if text is not None}
-
-
 def start(
     config_file: ConfigFile = None,
     data_dir: DataDir = None,
@@ -106,99 +81,30 @@ def start(
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
-    die_with_parent: Annotated[bool, typer.Option(hidden=True)] = False,
+    die_with_parent: Annotated[bool, typer.Option("--die-with-parent", hidden=True)] = False,
 ) -> None:
     """Starts a broker and serves until Ctrl-C or SIGTERM.
 
-    Settings have Kafka's names. A flag wins over --set, that over OTTLA_* in the environment
-    (OTTLA_NUM_PARTITIONS is num.partitions), that over the file.
+    Settings have Kafka's names. A flag wins over --set, that over OTTLA_* in the
+    environment (OTTLA_NUM_PARTITIONS is num.partitions), that over the file.
     """
-    flags = flags_given(
-        data_dir=data_dir,
-        listen=listen,
-        advertise=advertise,
-        http=http,
-        node_id=node_id,
-        log_level=log_level,
-        log_format=log_format,
-    )
-    config, _ = load(config_file, sets or (), os.environ, flags)
-    if sys.platform == "win32":
-        raise CommandFailed(
-            "The broker runs on Linux and macOS; on Windows use the other commands."
-        )
-    if die_with_parent:
-        from ottla.cli.parent import end_with_parent
-
-        end_with_parent()
-    from ottla.broker import logs
-    from ottla.broker.main import run
-
-    logs.configure(config.log_level, config.log_format)
-
-    def announce(info: ReadyInfo) -> None:
-        if ready_fd is None:
-            _greet(info)
-        else:
-            _report_ready(ready_fd, info)
-
-    try:
-        code = run(config, on_ready=announce)
-    except (OSError, OttlaError) as error:
-        if "OTTLA_DEBUG" in os.environ:
-            raise
-        raise CommandFailed(_reason(error, config)) from error
-    raise typer.Exit(code)
-
-
-def _reason(error: Exception, config: BrokerConfig) -> str:
-    """Why the broker could not start, or go on, and what to do."""
-    if not isinstance(error, OSError) or error.errno != errno.EADDRINUSE:
-        return str(error)
-    options = {listener.address: "--listen" for listener in config.bound()}
-    http = config.http_address()
-    if http is not None:
-        options[http] = "--http"
-    for address, option in options.items():
-        if f"{address.host}', {address.port}" in str(error):
-            return f"{address} is taken by another process; choose another with {option} HOST:PORT."
-    return str(error)
-
-
-def _greet(info: ReadyInfo) -> None:
-    """The few lines that a person sees."""
-    there = "" if info.kafka == "127.0.0.1:9092" else f" -b {info.kafka}"
-    recovered = "" if info.was_clean else ", after checking what an unclean stop left"
-    lines = [
-        f"Ottla listens on {info.kafka} (ready in {info.seconds:.2f} s{recovered}).",
-        f"Data is in {info.data_dir}.",
-    ]
-    if info.http:
-        lines.append(f"Health and metrics: http://{info.http}/metrics")
-    lines += [
-        "Try:",
-        f"  echo hello | ottla produce{there} greetings",
-        f"  ottla consume{there} greetings --from-beginning",
-    ]
-    print("\n".join(lines), file=sys.stderr, flush=True)
-
-
-def _report_ready(ready_fd: int, info: ReadyInfo) -> None:
-    """One line of JSON for a program that waits for it."""
-    import json
-
-    line = {
-        "bootstrap": info.kafka,
-        "kafka": info.kafka,
-        "http": info.http,
-        "data_dir": info.data_dir,
-        "pid": os.getpid(),
+    given = {
+        "--data-dir": data_dir,
+        "--listen": listen,
+        "--advertise": advertise,
+        "--http": http,
+        "--node-id": node_id,
+        "--log-level": log_level,
+        "--log-format": log_format,
     }
-    try:
-        os.write(ready_fd, json.dumps(line).encode() + b"\n")
-        os.close(ready_fd)
-    except OSError as error:
-        raise WrongUsage(f"--ready-fd {ready_fd} cannot be written: {error.strerror}.") from None
+    flags = {
+        setting: text
+        for option, setting in SETTING_BY_OPTION.items()
+        if (text := given[option]) is not None
+    }
+    raise typer.Exit(
+        serve(Invocation(config_file, tuple(sets or ()), flags, ready_fd, die_with_parent))
+    )
 
 
 def register(root: typer.Typer) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import typer
 
-from ottla.cli.main import NOUNS, application, main
+from ottla.cli.application import NOUNS, application
+from ottla.cli.main import main
 from ottla.cli.reference import render_commands, render_settings
 from ottla.config import BROKER_SETTINGS, TOPIC_SETTINGS
 
@@ -166,7 +167,7 @@ def test_parsing_start_imports_no_heavy_package() -> None:
         "import sys\n"
         "from ottla.cli.main import main\n"
         "assert main(['start', '--set', 'bogus=1']) == 2\n"
-        "heavy = {'rich', 'fastapi', 'confluent_kafka', 'tomllib', 'asyncio'}\n"
+        "heavy = {'rich', 'fastapi', 'confluent_kafka', 'typer', 'tomllib', 'asyncio'}\n"
         "print(sorted(heavy & sys.modules.keys()))"
     )
     assert run_script(script).strip() == "[]"

@@ -30,7 +30,7 @@ class Adapter:
     def poll(self) -> list[dict[str, Any]]:
         return [
             seen(r.topic, r.partition, r.offset, r.timestamp, r.key, r.value, r.headers)
-            for batch in self.consumer.poll(timeout_ms=50).values()
+            for batch in self.consumer.poll(timeout_ms=100).values()
             for r in batch
         ]
 
@@ -147,6 +147,10 @@ class KafkaPython(Program):
             return
         listener = Listener()
         consumer.subscribe(topics, listener=listener)
+        # kafka-python 3.0 loses its assignment when news of the topic makes it join again just
+        # before a poll times out, whichever broker it talks to; so it hears the news first.
+        for topic in topics or []:
+            consumer.partitions_for_topic(topic)
         listener.thread = thread_of(Adapter(consumer))
 
     def op_create_topic(

@@ -1,0 +1,113 @@
+"""FindCoordinator, versions 0 to 6 (KIP-98, 699, 932's key type).
+
+The first look-up of a group creates `__consumer_offsets` and waits for it, where Kafka makes the
+client ask again. Transactions (type 1) do not exist yet and share groups (type 2) neither: both
+get an error that clients do not retry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from enum import IntEnum
+from typing import Final
+
+from ottla.broker.groups import group_code_of
+from ottla.broker.services import RequestContext, Services
+from ottla.cluster.image import Endpoint
+from ottla.errors import (
+    CoordinatorNotAvailable,
+    InvalidRequest,
+    OttlaError,
+    TransactionsNotSupported,
+)
+from ottla.types import NO_NODE, OFFSETS_TOPIC
+from ottla.wire.messages.find_coordinator import (
+    Coordinator,
+    FindCoordinatorRequest,
+    FindCoordinatorResponse,
+)
+
+VERSION_WITH_KEYS: Final = 4
+
+
+class KeyType(IntEnum):
+    GROUP = 0
+    TRANSACTION = 1
+    SHARE = 2
+
+
+def handle(
+    services: Services, context: RequestContext, request: FindCoordinatorRequest
+) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
+    has_keys = context.version >= VERSION_WITH_KEYS
+    keys = request.coordinator_keys if has_keys else [request.key]
+    groups = services.groups
+    if request.key_type == KeyType.GROUP and not all(groups.is_ready(key) for key in keys):
+        return _wait_and_answer(services, context, request, keys)
+    return _answer(services, context, request, keys)
+
+
+async def _wait_and_answer(
+    services: Services, context: RequestContext, request: FindCoordinatorRequest, keys: list[str]
+) -> FindCoordinatorResponse:
+    for key in keys:
+        await services.groups.make_ready(key)
+    return _answer(services, context, request, keys)
+
+
+def _answer(
+    services: Services, context: RequestContext, request: FindCoordinatorRequest, keys: list[str]
+) -> FindCoordinatorResponse:
+    found = [_coordinator(services, context, request.key_type, key) for key in keys]
+    if context.version >= VERSION_WITH_KEYS:
+        return FindCoordinatorResponse(coordinators=found)
+    return _single(found[0])
+
+
+def _coordinator(
+    services: Services, context: RequestContext, key_type: int, key: str
+) -> Coordinator:
+    try:
+        node_id, endpoint = _find(services, context.listener, key_type, key)
+    except OttlaError as error:
+        return _not_found(key, error)
+    return Coordinator(key=key, node_id=node_id, host=endpoint.host, port=endpoint.port)
+
+
+def _find(services: Services, listener: str, key_type: int, key: str) -> tuple[int, Endpoint]:
+    if key_type == KeyType.TRANSACTION:
+        raise TransactionsNotSupported("There are no transactions yet.")
+    if key_type != KeyType.GROUP:
+        raise InvalidRequest(f"There are no coordinators of type {key_type}.")
+    metadata = services.metadata
+    leader = metadata.leader_of(OFFSETS_TOPIC, services.groups.partition_of(key))
+    for broker in metadata.brokers():
+        if broker.id == leader and listener in broker.endpoints:
+            return leader, broker.endpoints[listener]
+    raise CoordinatorNotAvailable(f"The coordinator of {key} has no leader.")
+
+
+def _not_found(key: str, error: Exception) -> Coordinator:
+    return Coordinator(
+        key=key,
+        node_id=NO_NODE,
+        port=-1,
+        error_code=group_code_of(error),
+        error_message=str(error),
+    )
+
+
+def _single(found: Coordinator) -> FindCoordinatorResponse:
+    return FindCoordinatorResponse(
+        error_code=found.error_code,
+        error_message=found.error_message,
+        node_id=found.node_id,
+        host=found.host,
+        port=found.port,
+    )
+
+
+def refuse(request: FindCoordinatorRequest, error: Exception) -> FindCoordinatorResponse:
+    response = _single(_not_found(request.key, error))
+    response.coordinators = [_not_found(key, error) for key in request.coordinator_keys]
+    return response

@@ -1,0 +1,31 @@
+"""Heartbeat, versions 0 to 4 (KIP-345).
+
+A group that is still being read takes every heartbeat for good: its members keep their places.
+"""
+
+from __future__ import annotations
+
+from ottla.broker.groups import group_code_of, when_decided
+from ottla.broker.services import RequestContext, Services
+from ottla.broker.waiting import Deferred
+from ottla.errors import CoordinatorLoading, InvalidGroupId
+from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+
+
+def handle(
+    services: Services, context: RequestContext, request: HeartbeatRequest
+) -> HeartbeatResponse | Deferred[HeartbeatResponse]:
+    del context
+    if not request.group_id:
+        raise InvalidGroupId("A group needs an id.")
+    future = services.groups.shard_of(request.group_id).submit(
+        lambda machine, now, ticket: machine.heartbeat(request, now, ticket)
+    )
+    return when_decided(future, lambda error: refuse(request, error))
+
+
+def refuse(request: HeartbeatRequest, error: Exception) -> HeartbeatResponse:
+    del request
+    if isinstance(error, CoordinatorLoading):
+        return HeartbeatResponse()
+    return HeartbeatResponse(error_code=group_code_of(error))

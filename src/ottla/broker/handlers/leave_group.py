@@ -1,0 +1,26 @@
+"""LeaveGroup, versions 0 to 5 (KIP-345, 800): one member, or from version 3 on several."""
+
+from __future__ import annotations
+
+from ottla.broker.groups import caller_of, group_code_of, when_decided
+from ottla.broker.services import RequestContext, Services
+from ottla.broker.waiting import Deferred
+from ottla.errors import InvalidGroupId
+from ottla.wire.messages.leave_group import LeaveGroupRequest, LeaveGroupResponse
+
+
+def handle(
+    services: Services, context: RequestContext, request: LeaveGroupRequest
+) -> LeaveGroupResponse | Deferred[LeaveGroupResponse]:
+    if not request.group_id:
+        raise InvalidGroupId("A group needs an id.")
+    caller = caller_of(context)
+    future = services.groups.shard_of(request.group_id).submit(
+        lambda machine, now, ticket: machine.leave(request, caller, now, ticket)
+    )
+    return when_decided(future, lambda error: refuse(request, error))
+
+
+def refuse(request: LeaveGroupRequest, error: Exception) -> LeaveGroupResponse:
+    del request
+    return LeaveGroupResponse(error_code=group_code_of(error))

@@ -1,0 +1,27 @@
+"""OffsetDelete, version 0 (KIP-496): positions in topics that the group does not read."""
+
+from __future__ import annotations
+
+from ottla.broker.groups import group_code_of, when_decided
+from ottla.broker.services import RequestContext, Services
+from ottla.broker.waiting import Deferred
+from ottla.errors import InvalidGroupId
+from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
+
+
+def handle(
+    services: Services, context: RequestContext, request: OffsetDeleteRequest
+) -> OffsetDeleteResponse | Deferred[OffsetDeleteResponse]:
+    del context
+    if not request.group_id:
+        raise InvalidGroupId("A group needs an id.")
+    exists = services.groups.has_partition
+    future = services.groups.shard_of(request.group_id).submit(
+        lambda machine, now, ticket: machine.delete_offsets(request, exists, ticket)
+    )
+    return when_decided(future, lambda error: refuse(request, error))
+
+
+def refuse(request: OffsetDeleteRequest, error: Exception) -> OffsetDeleteResponse:
+    del request
+    return OffsetDeleteResponse(error_code=group_code_of(error))

@@ -1,0 +1,87 @@
+"""All commands together, as Typer sees them. Only the noun that is asked for is imported."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+import typer
+
+from ottla.cli import output
+from ottla.cli.failures import INTERRUPTED, WRONG_USAGE
+from ottla.cli.help import examples
+
+NOUNS: Final = (
+    "start",
+    "topics",
+    "produce",
+    "consume",
+    "groups",
+    "configs",
+    "records",
+    "node",
+    "config",
+    "version",
+)
+
+
+def perform(arguments: Sequence[str]) -> int:
+    """Does what the arguments say; the exit code. Failures come out as exceptions."""
+    command = typer.main.get_command(application(_nouns_for(arguments)))
+    try:
+        code: Any = command.main(list(arguments), prog_name="ottla", standalone_mode=False)
+    except typer.Abort:
+        return INTERRUPTED
+    except Exception as error:
+        if not hasattr(error, "format_message"):
+            raise
+        return _explain_usage(error)
+    return code if isinstance(code, int) else 0
+
+
+def _explain_usage(error: Any) -> int:
+    """Typer's own complaints: those of click, whose classes it does not export."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        error.show()
+        return WRONG_USAGE
+    context = getattr(error, "ctx", None)
+    message = " ".join(error.format_message().split())
+    hint = f" See `{context.command_path} --help`." if context is not None else ""
+    output.complain(f"{message.rstrip('.')}.{hint}")
+    return int(error.exit_code)
+
+
+def _nouns_for(arguments: Sequence[str]) -> Iterable[str]:
+    """The one noun that is meant, or all when help, completion or a mistake needs them."""
+    is_completing = "_OTTLA_COMPLETE" in os.environ
+    if arguments and arguments[0] in NOUNS and not is_completing:
+        return (arguments[0],)
+    return NOUNS
+
+
+def application(nouns: Iterable[str] = NOUNS) -> typer.Typer:
+    """The whole command, or as much of it as is needed."""
+    root = typer.Typer(
+        name="ottla",
+        help="Ottla: a durable message queue that speaks the Kafka protocol.",
+        epilog=examples(
+            "ottla start",
+            "ottla topics create orders --partitions 3",
+            "echo hello | ottla produce orders",
+            "ottla consume orders --from-beginning --no-follow",
+        ),
+        no_args_is_help=True,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["--help", "-h"]},
+    )
+
+    # With a callback Typer keeps the noun even when only one is there.
+    @root.callback()
+    def everything() -> None: ...
+
+    for noun in nouns:
+        importlib.import_module(f"ottla.cli.{noun}").register(root)
+    return root

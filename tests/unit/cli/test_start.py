@@ -1,0 +1,68 @@
+"""The command line of `ottla start` means the same on its quick way and through Typer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ottla.cli import serving, start
+from ottla.cli.application import perform
+from ottla.cli.serving import SETTING_BY_OPTION, Invocation, parse
+
+VALUES = st.text("ab=.:-", min_size=1)
+PIECES = st.one_of(
+    st.tuples(st.sampled_from([*SETTING_BY_OPTION, "--set"]), VALUES),
+    st.tuples(st.just("--ready-fd"), st.integers(0, 99).map(str)),
+    st.just(("--die-with-parent",)),
+    st.builds(lambda option, value: (f"{option}={value}",), st.sampled_from(["--set"]), VALUES),
+)
+
+
+def through_typer(arguments: Sequence[str]) -> Invocation:
+    """What the Typer command would serve."""
+    served: list[Invocation] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(start, "serve", lambda invocation: served.append(invocation) or 7)
+        assert perform(["start", *arguments]) == 7
+    return served[0]
+
+
+@given(st.lists(PIECES, max_size=5), st.sampled_from([(), ("node.toml",)]))
+def test_both_ways_understand_the_same(
+    pieces: list[tuple[str, ...]], file: tuple[str, ...]
+) -> None:
+    arguments = [*(word for piece in pieces for word in piece), *file]
+    quick = parse(arguments)
+    assert quick is not None
+    assert quick == through_typer(arguments)
+
+
+def test_every_option_is_understood() -> None:
+    given_all = [word for option in SETTING_BY_OPTION for word in (option, option[2:])]
+    quick = parse([*given_all, "--set", "a=1", "--set=b=2", "file", "--ready-fd", "5"])
+    assert quick == Invocation(
+        "file",
+        ("a=1", "b=2"),
+        {setting: option[2:] for option, setting in SETTING_BY_OPTION.items()},
+        5,
+        False,
+    )
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["--help"], ["-h"], ["--bogus", "x"], ["--set"], ["a", "b"], ["--ready-fd", "x"], ["-x", "1"]],
+)
+def test_help_and_mistakes_are_left_to_typer(arguments: list[str]) -> None:
+    assert parse(arguments) is None
+
+
+def test_taken_port_is_told_with_the_option_that_moves_it() -> None:
+    error = OSError(98, "error while attempting to bind on address ('127.0.0.1', 9644): in use")
+    config = serving.BrokerConfig()
+    assert serving._reason(error, config).startswith("127.0.0.1:9644 is taken")
+    assert "--http" in serving._reason(error, config)
+    assert serving._reason(PermissionError(13, "denied"), config) == "[Errno 13] denied"
