@@ -76,6 +76,8 @@ def peers(
     if store and not only:
         run = history.record("peers", machine.describe(load_before), floors, results)
         _keep(run, sheets, "Ottla beside Apache Kafka", "peers.md")
+    for side in results.values():
+        _exit_if_missing(chosen, side)
 
 
 @app.command()
@@ -112,6 +114,7 @@ def _run_alone(kind: str, chosen: Sequence[cases.Case], *, store: bool, latest: 
     if store:
         run = history.record(kind, machine.describe(load_before), floors, {"ottla": results})
         _keep(run, sheets, "Ottla's figures", latest)
+    _exit_if_missing(chosen, results)
 
 
 def _keep(
@@ -122,6 +125,12 @@ def _keep(
         (history.HOME / name).write_text(report.markdown(title, run, sheets))
     plots.draw_all()
     print(f"stored in {history.HISTORY}", file=sys.stderr)
+
+
+def _exit_if_missing(chosen: Sequence[cases.Case], results: runner.Results) -> None:
+    missing = [case.name for case in chosen if case.name not in results]
+    if missing:
+        raise LoadFailed(f"no figures for {', '.join(missing)}")
 
 
 def _load_before() -> float:

@@ -60,5 +60,7 @@ FLOOR_FIGURES: Final = {
     "loopback_mb_per_s": Figure("loopback, one connection", "MB/s", 0, more_is_better=True),
     "crc_mb_per_s": Figure("CRC-32C", "MB/s", 0, more_is_better=True),
     "echo_asyncio_per_s": Figure("echo, asyncio", "round trips/s", 0, more_is_better=True),
+    "echo_asyncio_cpu_us": Figure("echo, asyncio, CPU", "µs/round trip", 1),
     "echo_uvloop_per_s": Figure("echo, uvloop", "round trips/s", 0, more_is_better=True),
+    "echo_uvloop_cpu_us": Figure("echo, uvloop, CPU", "µs/round trip", 1),
 }

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Final, cast
 
+from bench import procfs
 from bench.nodes import data_root, free_port
 from bench.spread import percentile
 
@@ -67,7 +68,10 @@ def write_beside_sync() -> dict[str, float]:
 
 def loopback() -> dict[str, float]:
     """Bytes through one TCP connection on 127.0.0.1, the receiver in a process of its own."""
-    with _helper(SINK) as port, socket.create_connection(("127.0.0.1", port)) as sender:
+    with (
+        _helper(SINK) as (_, port),
+        socket.create_connection(("127.0.0.1", port)) as sender,
+    ):
         chunk, sent = bytes(LOOPBACK_CHUNK_BYTES), 0
         started = time.perf_counter()
         while (elapsed := time.perf_counter() - started) < LOOPBACK_S:
@@ -88,11 +92,8 @@ def crc() -> dict[str, float]:
 
 
 def echo() -> dict[str, float]:
-    """Round trips per second of 100 bytes with a bare server on each event loop."""
-    return {
-        "echo_asyncio_per_s": _echo_rate("asyncio"),
-        "echo_uvloop_per_s": _echo_rate("uvloop"),
-    }
+    """Round trips of 100 bytes with a bare server on each event loop, and its CPU for one."""
+    return {**_echo("asyncio"), **_echo("uvloop")}
 
 
 FLOORS: Final[tuple[Callable[[], dict[str, float]], ...]] = (
@@ -123,24 +124,29 @@ def _percentiles(name: str, times_s: list[float]) -> dict[str, float]:
     }
 
 
-def _echo_rate(loop: str) -> float:
-    with _helper(loop) as port, socket.create_connection(("127.0.0.1", port)) as client:
+def _echo(loop: str) -> dict[str, float]:
+    with (
+        _helper(loop) as (pid, port),
+        socket.create_connection(("127.0.0.1", port)) as client,
+    ):
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         message, count = bytes(ECHO_BYTES), 0
+        cpu_s = -procfs.cpu_seconds(pid)
         started = time.perf_counter()
         while (elapsed := time.perf_counter() - started) < ECHO_S:
             client.sendall(message)
             client.recv(ECHO_BYTES)
             count += 1
-    return count / elapsed
+        cpu_s += procfs.cpu_seconds(pid)
+    return {f"echo_{loop}_per_s": count / elapsed, f"echo_{loop}_cpu_us": cpu_s / count * 1e6}
 
 
 SINK: Final = "sink"
 
 
 @contextmanager
-def _helper(kind: str) -> Iterator[int]:
-    """The other end of the connection: this module, run as a program."""
+def _helper(kind: str) -> Iterator[tuple[int, int]]:
+    """The other end of the connection: this module as a program; its process id and port."""
     port = free_port()
     process = subprocess.Popen([sys.executable, "-m", "bench.floors", kind, str(port)])
     try:
@@ -152,7 +158,7 @@ def _helper(kind: str) -> Iterator[int]:
             if time.monotonic() > deadline:
                 raise TimeoutError(f"the helper {kind!r} does not listen")
             time.sleep(0.02)
-        yield port
+        yield process.pid, port
     finally:
         process.terminate()
         process.wait()

@@ -21,6 +21,8 @@ from bench.report import Cell, Sheet
 SAMPLES_PER_S: Final = 250
 TOP: Final = 25
 HOME: Final = Path(".cache/profile")
+# The other threads mostly wait, which py-spy cannot always tell from work.
+MAIN_THREAD: Final = "MainThread"
 FRAME: Final = re.compile(r"^(?P<name>.*) \((?P<place>[^()]*)\)$")
 
 Work = Callable[[Node, str], int]
@@ -64,9 +66,9 @@ def profile(
             for form, target in (("raw", raw), ("flamegraph", graph)):
                 _record(spy, node.pid, form, target, seconds, with_native=with_native)
         cpu_us = meter.cpu_seconds / max(1, loop.done) * 1e6
-    stacks = list(_stacks(raw.read_text()))
+    stacks = [stack for stack in _stacks(raw.read_text()) if MAIN_THREAD in stack[0][0]]
     total = sum(count for _, count in stacks)
-    title = f"{work_name}: {cpu_us:.2f} µs of CPU each, py-spy's own disturbance included"
+    title = f"{work_name}: {cpu_us:.2f} µs of CPU each, disturbed by py-spy; the loop's thread"
     return [
         _table(f"{title}; self", Counter(_self(stacks)), total),
         _table(f"{work_name}; with what it calls", Counter(_inclusive(stacks)), total),

@@ -53,7 +53,8 @@ def floor_sheet(floors: Figures) -> Sheet:
 def result_sheets(cases: Iterable[Case], results: Results) -> list[Sheet]:
     """One table per family of loads: a row per case, a column per figure."""
     sheets = []
-    for family, members in groupby(cases, key=lambda case: type(case.load).__name__):
+    measured = [case for case in cases if case.name in results]
+    for family, members in groupby(measured, key=lambda case: type(case.load).__name__):
         group = list(members)
         names = list(dict.fromkeys(name for case in group for name in results[case.name]))
         rows = [
@@ -69,6 +70,8 @@ def ratio_sheet(cases: Iterable[Case], ottla: Results, peer: Results, peer_name:
     """Both sides and their ratio, figure by figure."""
     rows = []
     for case in cases:
+        if case.name not in ottla or case.name not in peer:
+            continue
         family = FAMILIES[type(case.load).__name__].partition(":")[0]
         for name, ours in ottla[case.name].items():
             figure, theirs = FIGURES[name], peer[case.name].get(name)

@@ -10,14 +10,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from confluent_kafka import KafkaException
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 from bench.cases import WARM_UP_MESSAGES, Case
 from bench.floors import FLOORS
+from bench.librdkafka import LoadFailed
 from bench.loads import Backlog
 from bench.nodes import Lab, Node, NodeFactory, topic
 from bench.spread import Figures, Spread, spreads
+from ottla.testing.broker import BrokerFailed
 
 Results = dict[str, dict[str, Spread]]
 Tick = Callable[[str], None]
@@ -40,7 +43,7 @@ def measure_floors(tick: Tick) -> Figures:
 
 
 def run_alone(make: NodeFactory, cases: Sequence[Case], tick: Tick) -> Results:
-    """Each case as often as it says, one after the other."""
+    """Each case as often as it says, one after the other; one that fails has no figures."""
     lab = Lab(make, _warm_up)
     results: Results = {}
     try:
@@ -48,11 +51,24 @@ def run_alone(make: NodeFactory, cases: Sequence[Case], tick: Tick) -> Results:
             runs = []
             for _ in range(case.repeats):
                 tick(f"{case.name}: {case.title}")
-                runs.append(case.load.run(lab))
-            results[case.name] = spreads(runs)
+                figures = _run_case(case, lab, tick)
+                if figures is not None:
+                    runs.append(figures)
+            if runs:
+                results[case.name] = spreads(runs)
     finally:
         lab.close()
     return results
+
+
+def _run_case(case: Case, lab: Lab, tick: Tick) -> Figures | None:
+    """None when it failed: the broker that failed it is not used again."""
+    try:
+        return case.load.run(lab)
+    except (LoadFailed, BrokerFailed, KafkaException) as failure:
+        tick(f"{case.name} failed: {failure}")
+        lab.close()
+        return None
 
 
 def run_in_turn(
@@ -68,11 +84,13 @@ def run_in_turn(
             try:
                 for case in cases:
                     tick(f"round {number + 1}, {side}: {case.name}")
-                    runs[side][case.name].append(case.load.run(lab))
+                    figures = _run_case(case, lab, tick)
+                    if figures is not None:
+                        runs[side][case.name].append(figures)
             finally:
                 lab.close()
     return {
-        side: {name: spreads(figures) for name, figures in by_case.items()}
+        side: {name: spreads(figures) for name, figures in by_case.items() if figures}
         for side, by_case in runs.items()
     }
 
@@ -101,6 +119,9 @@ def progress(steps: int) -> Iterator[Tick]:
 
         def advance(what: str) -> None:
             nonlocal is_first
+            if " failed: " in what:
+                console.print(what, style="red")
+                return
             bar.update(task, description=what, advance=0 if is_first else 1)
             is_first = False
 

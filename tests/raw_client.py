@@ -68,6 +68,9 @@ class RawClient:
         has_tags = version >= api.flexible and api.module != "api_versions"
         return decode(kind, frame, min(version, api.last), 5 if has_tags else 4)
 
+    def expect_no_reply(self, correlation_id: int) -> None:
+        del self._waiting[correlation_id]
+
     def receive_frame(self) -> bytes:
         (size,) = struct.unpack(">i", self._receive_exactly(4))
         return self._receive_exactly(size)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from confluent_kafka import Consumer, Producer
 from prometheus_client.parser import text_string_to_metric_families
@@ -34,21 +36,20 @@ def scrape(broker: Broker) -> dict[tuple[str, frozenset[tuple[str, str]]], float
     }
 
 
-def read_with_group(broker: Broker, topic: str, group: str, count: int) -> None:
-    """Reads and commits."""
+@contextmanager
+def member(broker: Broker, topic: str, group: str) -> Iterator[Consumer]:
     consumer = Consumer(
         {
             "bootstrap.servers": broker.bootstrap,
             "group.id": group,
             "auto.offset.reset": "earliest",
             "enable.auto.commit": False,
+            "fetch.wait.max.ms": 50,
         }
     )
     consumer.subscribe([topic])
     try:
-        messages = consumer.consume(count, TIMEOUT_S)
-        assert len(messages) == count
-        consumer.commit(asynchronous=False)
+        yield consumer
     finally:
         consumer.close()
 
@@ -73,9 +74,13 @@ def test_metrics_tell_the_traffic_of_a_topic_and_its_group(
     for number in range(MESSAGES):
         producer.produce(ottla_topic, b"x" * 100, b"%d" % number)
     assert producer.flush(TIMEOUT_S) == 0
-    read_with_group(ottla_broker, ottla_topic, "accounting", MESSAGES - 5)
-
-    page = scrape(ottla_broker)
+    with member(ottla_broker, ottla_topic, "accounting") as consumer:
+        assert len(consumer.consume(MESSAGES - 5, TIMEOUT_S)) == MESSAGES - 5
+        consumer.commit(asynchronous=False)
+        page = scrape(ottla_broker)
+        # Messages out are counted when the client asks for what is behind them.
+        while not page["ottla_topic_messages_out_total", frozenset({("topic", ottla_topic)})]:
+            page = scrape(ottla_broker)
 
     def value(name: str, **labels: str) -> float:
         return page[name, frozenset(labels.items())]
@@ -83,7 +88,7 @@ def test_metrics_tell_the_traffic_of_a_topic_and_its_group(
     assert value("ottla_topic_messages_in_total", topic=ottla_topic) == MESSAGES
     assert value("ottla_topic_bytes_in_total", topic=ottla_topic) > MESSAGES * 100
     assert value("ottla_topic_bytes_out_total", topic=ottla_topic) > (MESSAGES - 5) * 100
-    assert value("ottla_topic_messages_out_total", topic=ottla_topic) >= MESSAGES - 5
+    assert value("ottla_topic_messages_out_total", topic=ottla_topic) == MESSAGES
     assert value("ottla_log_size_bytes", topic=ottla_topic) > MESSAGES * 100
     assert value("ottla_log_segments", topic=ottla_topic) == 1
     assert value("ottla_requests_total", api="Produce") >= 1

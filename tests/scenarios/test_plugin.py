@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from confluent_kafka.admin import AdminClient
+
 from ottla.testing import Broker
 
 PYTEST = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-q"]
@@ -113,7 +115,9 @@ def test_it(number, ottla_broker, ottla_topic, worker_id, tmp_path_factory):
 """
     result = run_project(tmp_path, tests, "-n", "2")
     assert "6 passed" in result.stdout, result.stdout + result.stderr
-    brokers_by_worker = {tuple(line.split()) for line in (tmp_path / "seen").open()}
+    brokers_by_worker = {
+        tuple(line.split()) for line in (tmp_path / "seen").read_text().splitlines()
+    }
     workers = {worker for worker, _ in brokers_by_worker}
     brokers = {broker for _, broker in brokers_by_worker}
     assert len(brokers_by_worker) == len(workers) == len(brokers) == 2
@@ -140,5 +144,6 @@ def test_it(): assert not {"confluent_kafka", "uvloop", "ottla.broker"} & set(sy
 
 
 def test_our_own_fixtures_are_the_shipped_ones(ottla_broker: Broker, ottla_topic: str) -> None:
-    assert ottla_broker.is_running
-    assert (ottla_broker.data_dir / f"{ottla_topic}-0").is_dir()
+    admin = AdminClient({"bootstrap.servers": ottla_broker.bootstrap})
+    topics = admin.list_topics(timeout=TIMEOUT_S).topics
+    assert list(topics[ottla_topic].partitions) == [0]

@@ -45,8 +45,8 @@ def test_versions_before_3_are_advertised_but_refused(
 
 
 def test_acks_0_sends_no_reply(client: RawClient, ottla_topic: str) -> None:
-    client.send(produce_request(ottla_topic, {0: batch(b"quiet")}, acks=0), 12)
-    client._waiting.clear()
+    quiet = produce_request(ottla_topic, {0: batch(b"quiet")}, acks=0)
+    client.expect_no_reply(client.send(quiet, 12))
     assert produce(client, ottla_topic, batch(b"loud")).base_offset == 1
 
 

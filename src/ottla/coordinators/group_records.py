@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from ottla.errors import UnsupportedVersion
 from ottla.wire.codec import MalformedMessage, decode, encode
 from ottla.wire.messages.group_records import (
     GroupMetadataKey,
@@ -64,7 +65,10 @@ def encode_record(record: Record) -> tuple[bytes, bytes | None]:
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> Record | None:
-    """None for what is not ours to know: other kinds of keys, and bytes that are no record."""
+    """None for what is not ours to know: other kinds of keys, and bytes that are no record.
+
+    A value of a newer version is not passed over: that would forget what a newer broker wrote.
+    """
     if key is None or len(key) < _VERSION.size:
         return None
     try:
@@ -88,4 +92,6 @@ def _versioned(message: Message, version: int) -> bytes:
 
 def _read_versioned(kind: type[V], value: bytes) -> V:
     (version,) = _VERSION.unpack_from(value)
+    if version not in kind.VERSIONS:
+        raise UnsupportedVersion(f"{kind.__name__} version {version} is not known here")
     return decode(kind, value, version, _VERSION.size)

@@ -135,9 +135,24 @@ class TestBrokers:
     def test_the_default_of_a_topic_setting_reaches_topics_without_their_own(self, cluster):
         cluster.create("plain")
         cluster.create("own", configs={"max.message.bytes": "7"})
+        assert cluster.cache.topic_config("plain").max_message_bytes == 10_485_880
+        assert cluster.cache.topic_config("own").max_message_bytes == 7
         cluster.alter(BROKER, "", ("message.max.bytes", SET, "1000"))
         assert cluster.cache.topic_config("plain").max_message_bytes == 1000
         assert cluster.cache.topic_config("own").max_message_bytes == 7
+
+    def test_a_new_topic_is_told_the_defaults_of_the_moment(self, cluster):
+        def told(name):
+            [value] = [
+                entry.value
+                for entry in cluster.create(name).configs
+                if entry.name == "max.message.bytes"
+            ]
+            return value
+
+        assert told("before") == "10485880"
+        cluster.alter(BROKER, "", ("message.max.bytes", SET, "1000"))
+        assert told("after") == "1000"
 
     def test_a_static_setting_cannot_be_changed(self, cluster):
         result = cluster.alter(BROKER, "1", ("listeners", SET, "PLAINTEXT://127.0.0.1:1"))

@@ -88,6 +88,17 @@ class TestMetadata:
         cluster.delete("t")
         assert ask(cluster, 12, all_topics=True).topics == []
 
+    def test_who_asks_for_operations_gets_another_answer_for_all_topics(self, cluster):
+        cluster.create("t")
+        asked = {"include_topic_authorized_operations": True}
+        both = asked | {"include_cluster_authorized_operations": True}
+        for fields in ({}, asked, both, {}):
+            response = ask(cluster, 8, all_topics=True, **fields)
+            told = response.topics[0].topic_authorized_operations != NOT_ASKED
+            assert told == ("include_topic_authorized_operations" in fields)
+            told = response.cluster_authorized_operations != NOT_ASKED
+            assert told == ("include_cluster_authorized_operations" in fields)
+
     def test_an_unknown_topic_does_not_hide_the_known_ones(self, cluster):
         cluster.create("t")
         codes = {t.name: t.error_code for t in ask(cluster, 12, "nobody", "t", "bad name").topics}
@@ -191,7 +202,7 @@ class TestDescribeTopicPartitions:
     def pages(self, cluster, limit, *names, **changes):
         """All pages, as (topic, partition) pairs."""
         cursor, pages = None, []
-        while True:
+        for _ in range(100):
             request = DescribeTopicPartitionsRequest(
                 topics=[TopicRequest(name=name) for name in names],
                 response_partition_limit=limit,
@@ -209,6 +220,7 @@ class TestDescribeTopicPartitions:
                 topic_name=response.next_cursor.topic_name,
                 partition_index=response.next_cursor.partition_index,
             )
+        return pytest.fail("the pages do not end")
 
     def test_pages_cover_every_partition_once_in_order(self, cluster):
         cluster.create("b", partitions=3)

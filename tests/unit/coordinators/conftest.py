@@ -1,4 +1,4 @@
-"""A shard without a broker: the runtime's contract in a few lines, with a clock that is set by hand."""
+"""A shard without a broker: the runtime's contract in a few lines, and a clock set by hand."""
 
 from __future__ import annotations
 

@@ -235,7 +235,7 @@ def test_who_waits_in_a_sync_needs_no_heartbeats_and_gets_a_fresh_session(shard)
 
 
 def test_members_that_join_but_never_sync_are_dropped(shard):
-    (one, _), (two, _) = (
+    _, (two, _) = (
         shard.enter(session_ms=1_000_000, rebalance_ms=30_000),
         shard.enter(session_ms=1_000_000, rebalance_ms=30_000),
     )

@@ -11,8 +11,8 @@ from ottla.coordinators.group_records import (
     encode_record,
 )
 from ottla.coordinators.group_states import GroupState
-from ottla.errors import ErrorCode
-from ottla.wire.codec import NotEncodable, encode
+from ottla.errors import ErrorCode, UnsupportedVersion
+from ottla.wire.codec import encode
 from ottla.wire.messages.group_records import (
     GroupMetadataValue,
     MemberMetadata,
@@ -188,5 +188,5 @@ def test_a_value_that_is_no_record_is_skipped_but_a_newer_one_is_not_ignored():
     key, _ = encode_record(GroupRecord("g", None))
     assert decode_record(key, b"\x00\x03\xff") is None
     assert decode_record(key, b"") is None
-    with pytest.raises(NotEncodable):
+    with pytest.raises(UnsupportedVersion):
         decode_record(key, b"\x00\x63")

@@ -427,4 +427,4 @@ class LogAgainstAList(RuleBasedStateMachine):
 
 
 TestLogAgainstAList = LogAgainstAList.TestCase
-TestLogAgainstAList.settings = settings(max_examples=120, stateful_step_count=40)
+TestLogAgainstAList.settings = settings(max_examples=10, stateful_step_count=30)
