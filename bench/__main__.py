@@ -83,18 +83,20 @@ def peers(
 @app.command()
 def profile(
     work: WorkName,
-    seconds: Annotated[int, typer.Option(min=1, help="Of each of the two recordings.")] = 8,
-    native: Annotated[bool, typer.Option(help="Show compiled code as well.")] = False,
+    seconds: Annotated[int, typer.Option(min=1, help="How long to look.")] = 8,
     synced: Annotated[bool, typer.Option(help="A topic without write.caching.")] = False,
+    flame: Annotated[bool, typer.Option(help="Also py-spy's flame graph, by wall time.")] = False,
+    native: Annotated[bool, typer.Option(help="The flame graph shows compiled code, too.")] = False,
 ) -> None:
-    """Where the broker spends its time, by py-spy: a table and a flame graph in .cache/profile."""
+    """Where the broker spends its CPU time under a load; results are also in .cache/profile."""
     from bench import profiling
 
-    sheets, graph = profiling.profile(
-        work.value, seconds=seconds, with_native=native, is_cached=not synced
-    )
-    report.show(sheets)
-    print(f"flame graph: {graph}")
+    report.show(profiling.profile(work.value, seconds=seconds, is_cached=not synced))
+    if flame or native:
+        graph = profiling.flame_graph(
+            work.value, seconds=seconds, with_native=native, is_cached=not synced
+        )
+        print(f"flame graph: {graph}")
 
 
 @app.command("plots")

@@ -1,14 +1,18 @@
-"""Where a broker spends its time under a load: py-spy's samples as a table and a flame graph."""
+"""Where a broker spends its time under a load: tables by CPU time, a flame graph by wall time."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -21,8 +25,8 @@ from bench.report import Cell, Sheet
 SAMPLES_PER_S: Final = 250
 TOP: Final = 25
 HOME: Final = Path(".cache/profile")
-# The other threads mostly wait, which py-spy cannot always tell from work.
-MAIN_THREAD: Final = "MainThread"
+WARM_UP_S: Final = 1.0
+WRITE_TIMEOUT_S: Final = 10.0
 FRAME: Final = re.compile(r"^(?P<name>.*) \((?P<place>[^()]*)\)$")
 
 Work = Callable[[Node, str], int]
@@ -47,32 +51,79 @@ def _requests(node: Node, name: str) -> int:
 WORKS: Final[dict[str, Work]] = {"produce": _produce, "consume": _consume, "requests": _requests}
 
 
-def profile(
-    work_name: str, *, seconds: int, with_native: bool, is_cached: bool
-) -> tuple[list[Sheet], Path]:
-    """Runs the work over and over while py-spy looks; returns the tables and the flame graph."""
+def profile(work_name: str, *, seconds: int, is_cached: bool) -> list[Sheet]:
+    """Runs the work over and over while the broker samples itself by CPU time."""
+    raw = HOME.absolute() / f"{work_name}.raw.txt"
+    HOME.mkdir(parents=True, exist_ok=True)
+    raw.unlink(missing_ok=True)
+    with _sampler_in_broker(raw), running(OttlaNode) as node:
+        with _load(node, work_name, is_cached=is_cached) as loop, Meter(node) as meter:
+            done_before = loop.done
+            os.kill(node.pid, signal.SIGUSR2)
+            time.sleep(seconds)
+            os.kill(node.pid, signal.SIGUSR2)
+            done = loop.done - done_before
+        _await_file(raw)
+    cpu_us = meter.cpu_seconds / max(1, done) * 1e6
+    stacks = list(_stacks(raw.read_text()))
+    total = sum(count for _, count in stacks)
+    title = f"{work_name}: about {cpu_us:.2f} µs of CPU each"
+    return [
+        _table(f"{title}; by line, self", Counter(_self(stacks)), total),
+        _table(f"{title}; by function, with what it calls", Counter(_inclusive(stacks)), total),
+    ]
+
+
+def flame_graph(work_name: str, *, seconds: int, with_native: bool, is_cached: bool) -> Path:
+    """py-spy's picture, by wall time."""
     spy = shutil.which("py-spy", path=str(Path(sys.executable).parent)) or shutil.which("py-spy")
     if spy is None:
         raise LoadFailed("py-spy is not installed: make install")
     HOME.mkdir(parents=True, exist_ok=True)
-    raw, graph = HOME / f"{work_name}.raw.txt", HOME / f"{work_name}.svg"
+    graph = HOME / f"{work_name}.svg"
+    with running(OttlaNode) as node, _load(node, work_name, is_cached=is_cached):
+        command = [spy, "record", "--pid", str(node.pid), "--duration", str(seconds)]
+        command += ["--rate", str(SAMPLES_PER_S), "--output", str(graph), "--threads"]
+        command += ["--native"] if with_native else []
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=seconds + 60, check=False
+        )
+    if done.returncode:
+        raise LoadFailed(f"py-spy failed (it may need root): {done.stderr.strip()[-500:]}")
+    return graph
+
+
+@contextmanager
+def _load(node: Node, work_name: str, *, is_cached: bool) -> Iterator[_Loop]:
     work = WORKS[work_name]
-    with (
-        running(OttlaNode) as node,
-        topic(node, fresh_name("profile"), is_cached=is_cached) as name,
-    ):
+    with topic(node, fresh_name("profile"), is_cached=is_cached) as name:
         _produce(node, name)
-        with _Loop(lambda: work(node, name)) as loop, Meter(node) as meter:
-            for form, target in (("raw", raw), ("flamegraph", graph)):
-                _record(spy, node.pid, form, target, seconds, with_native=with_native)
-        cpu_us = meter.cpu_seconds / max(1, loop.done) * 1e6
-    stacks = [stack for stack in _stacks(raw.read_text()) if MAIN_THREAD in stack[0][0]]
-    total = sum(count for _, count in stacks)
-    title = f"{work_name}: {cpu_us:.2f} µs of CPU each, disturbed by py-spy; the loop's thread"
-    return [
-        _table(f"{title}; self", Counter(_self(stacks)), total),
-        _table(f"{work_name}; with what it calls", Counter(_inclusive(stacks)), total),
-    ], graph
+        with _Loop(lambda: work(node, name)) as loop:
+            time.sleep(WARM_UP_S)
+            yield loop
+
+
+@contextmanager
+def _sampler_in_broker(raw: Path) -> Iterator[None]:
+    """Brokers that start meanwhile carry bench/sampler in them."""
+    before = os.environ.get("PYTHONPATH")
+    sampler = str(Path(__file__).parent / "sampler")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (sampler, before)))
+    os.environ["BENCH_SAMPLES"] = str(raw)
+    try:
+        yield
+    finally:
+        del os.environ["BENCH_SAMPLES"], os.environ["PYTHONPATH"]
+        if before is not None:
+            os.environ["PYTHONPATH"] = before
+
+
+def _await_file(path: Path) -> None:
+    deadline = time.monotonic() + WRITE_TIMEOUT_S
+    while not path.exists():
+        if time.monotonic() > deadline:
+            raise LoadFailed("the broker did not write its samples")
+        time.sleep(0.05)
 
 
 class _Loop:
@@ -95,19 +146,6 @@ class _Loop:
     def _run(self) -> None:
         while not self._stop.is_set():
             self.done += self._work()
-
-
-def _record(
-    spy: str, pid: int, form: str, target: Path, seconds: int, *, with_native: bool
-) -> None:
-    command = [spy, "record", "--pid", str(pid), "--duration", str(seconds), "--format", form]
-    command += ["--rate", str(SAMPLES_PER_S), "--output", str(target), "--threads"]
-    command += ["--native"] if with_native else []
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=seconds + 60, check=False
-    )
-    if done.returncode:
-        raise LoadFailed(f"py-spy failed (it may need root): {done.stderr.strip()[-500:]}")
 
 
 def _stacks(text: str) -> Iterable[tuple[list[str], int]]:

@@ -58,7 +58,7 @@ def clean_environment(directory: Path, package: Path) -> Path:
 
 def version(home: str | Path, python: Path) -> str:
     text = run(home, python.parent / "ottla", "version", "--json")
-    return str(json.loads(text)["version"])
+    return str(json.loads(text)["ottla"])
 
 
 def run(home: str | Path, *command: str | Path) -> str:

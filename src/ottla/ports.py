@@ -69,8 +69,14 @@ class Disk(Protocol):
 
     def sync_directory(self, path: str) -> None: ...
 
-    def sync_many(self, files: Sequence[File]) -> None:
-        """Syncs all of them, by whichever call is cheaper."""
+    def sync_many(self, files: Sequence[File], directories: Sequence[str] = ()) -> bool:
+        """Syncs all of them, files first, by whichever call is cheaper.
+
+        True when that call synced everything else on their file system as well.
+        """
+
+    def sync_file_system(self, path: str) -> None:
+        """Everything on the file system of `path` is on stable storage when this returns."""
 
     def read_file(self, path: str) -> bytes: ...
 

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from clientkit.catalog import BY_NAME
 from clientkit.driver import Driver
-from clientkit.toolchains import Toolchain
+from clientkit.toolchains import require
 
 
 @dataclass(frozen=True)
@@ -25,19 +25,6 @@ class ExistingCluster:
     """A cluster that somebody else runs (OTTLA_TEST_BOOTSTRAP), so it is never restarted."""
 
     bootstrap: str
-
-
-def require(toolchain: Toolchain) -> None:
-    """A missing toolchain skips on a person's machine and fails in CI unless it is waived."""
-    waived = os.environ.get("OTTLA_CLIENTS_WITHOUT", "").split(",")
-    if toolchain.name in waived:
-        pytest.skip(f"{toolchain.name} is waived by OTTLA_CLIENTS_WITHOUT")
-    missing = toolchain.missing()
-    if missing is None:
-        return
-    if os.environ.get("CI") == "true":
-        pytest.fail(missing, pytrace=False)
-    pytest.skip(missing)
 
 
 @pytest.fixture(scope="session")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from clientkit.catalog import BY_NAME, able
+from clientkit.catalog import BY_NAME, able, present
 from clientkit.driver import wait_shared
 
 RECORDS_PER_CODEC = 5
@@ -23,7 +23,7 @@ def test_every_client_reads_what_this_one_compressed(
             for i in range(RECORDS_PER_CODEC)
         ]
         writer.call("produce", topic=name, records=records, compression=codec)
-    for reader in able():
+    for reader in present():
         codecs = [c for c in BY_NAME[producer].codecs if c in BY_NAME[reader].codecs]
         topics = [f"{topic}-{codec}" for codec in codecs]
         consumer = get_client(reader).consume(topics=topics, group=f"{group}-{reader}")
@@ -41,7 +41,7 @@ def test_equal_keys_go_to_equal_partitions_whoever_sends_them(topic: str, get_cl
     records = [{"key": key, "value": key} for key in keys]
     get_client("confluent").create_topic(topic, partitions=7)
     placements = {}
-    for name in able():
+    for name in present():
         results = get_client(name).call("produce", topic=topic, records=records)
         placements[name] = [result["partition"] for result in results]
     reference = placements["kafka-python"]
@@ -51,7 +51,7 @@ def test_equal_keys_go_to_equal_partitions_whoever_sends_them(topic: str, get_cl
 
 def test_a_group_is_handed_on_from_client_to_client(topic: str, group: str, get_client) -> None:
     get_client("confluent").create_topic(topic, partitions=1)
-    for turn, name in enumerate(able()):
+    for turn, name in enumerate(present()):
         client = get_client(name)
         values = [f"{name} {i}" for i in range(5)]
         client.produce(topic, values)
@@ -64,7 +64,7 @@ def test_a_group_is_handed_on_from_client_to_client(topic: str, group: str, get_
 
 
 def test_one_group_of_all_languages_shares_a_topic(topic: str, group: str, get_client) -> None:
-    names = able("range")
+    names = present("range")
     count = 2 * len(names)
     admin = get_client("confluent")
     admin.create_topic(topic, partitions=count)

@@ -6,8 +6,7 @@ import json
 import subprocess
 
 import pytest
-from clientkit.toolchains import KCAT
-from conftest import require
+from clientkit.toolchains import KCAT, require
 
 TIMEOUT_S = 30
 
@@ -18,8 +17,7 @@ def kcat(broker):
 
     def run(*arguments: str, stdin: str = "") -> str:
         done = subprocess.run(
-            ["kcat", "-b", broker.bootstrap, "-X", "topic.metadata.refresh.interval.ms=1000"]
-            + list(arguments),
+            ["kcat", "-b", broker.bootstrap, *arguments],
             input=stdin,
             capture_output=True,
             text=True,

@@ -47,6 +47,7 @@ def test_an_idempotent_producer_delivers_once_across_restarts(
             "linger.ms": 1,
             "batch.num.messages": 50,
             "reconnect.backoff.max.ms": 200,
+            "log_level": 0,
         }
     )
     failures: list[str] = []

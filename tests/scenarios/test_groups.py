@@ -111,7 +111,6 @@ def test_two_members_share_the_partitions_and_one_inherits(
     wait_until(lambda: have_all(4, first), first)
 
 
-@pytest.mark.ottla_topic(partitions=2)
 def test_a_member_that_dies_is_noticed_by_its_missing_heartbeats(
     ottla_broker_factory: BrokerFactory, reader: Callable[..., Reader]
 ) -> None:
@@ -172,7 +171,7 @@ def test_committed_offsets_survive_the_broker(
 
 
 def test_a_consumer_goes_on_after_a_restart_of_the_broker(
-    ottla_broker_factory: BrokerFactory, reader: Callable[..., Reader], free_port: int
+    reader: Callable[..., Reader], free_port: int
 ) -> None:
     broker = Broker(port=free_port)
     with broker:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import resource
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 
 from ottla.testing import Broker
@@ -103,3 +104,38 @@ def test_metrics_tell_the_traffic_of_a_topic_and_its_group(
         if name == "ottla_group_lag" and dict(labels)["group"] == "accounting"
     }
     assert sum(lags.values()) == 5
+
+
+def test_a_broker_whose_disk_refuses_is_alive_but_not_ready_until_it_has_room() -> None:
+    """A limit on file sizes stands for the full disk: it needs no rights and can be lifted."""
+    with Broker() as broker:
+        assert send(broker, b"fits") is None
+        soft, hard = resource.prlimit(broker.pid, resource.RLIMIT_FSIZE)
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (1000, hard))
+        refusal = send(broker, b"x" * 2000)
+        assert refusal is not None
+        assert refusal.code() == KafkaError.KAFKA_STORAGE_ERROR
+        assert get(broker, "/healthz")[0] == 200
+        status, text = get(broker, "/readyz")
+        assert status == 503
+        assert "orders-0" in text
+        with member(broker, "orders", "reader") as consumer:
+            consumer.unsubscribe()
+            consumer.assign([TopicPartition("orders", 0, 0)])
+            message = consumer.poll(TIMEOUT_S)
+            assert message is not None
+            assert message.value() == b"fits"
+
+        resource.prlimit(broker.pid, resource.RLIMIT_FSIZE, (soft, hard))
+        assert send(broker, b"fits again") is None
+        assert get(broker, "/readyz")[0] == 200
+
+
+def send(broker: Broker, value: bytes) -> KafkaError | None:
+    """The broker's answer to one message, without the client's own second tries."""
+    producer = Producer({"bootstrap.servers": broker.bootstrap, "message.send.max.retries": 0})
+    answers: list[KafkaError | None] = []
+    producer.produce("orders", value, partition=0, on_delivery=lambda e, _: answers.append(e))
+    assert producer.flush(TIMEOUT_S) == 0
+    (answer,) = answers
+    return answer

@@ -67,13 +67,20 @@ def test_a_topic_has_one_partition(ottla_broker, ottla_topic):
 def test_a_topic_has_as_many_partitions_as_it_is_marked_with(ottla_broker, ottla_topic):
     assert partitions(ottla_broker, ottla_topic) == 3
 
-@pytest.mark.parametrize("run", ["a b/c", "a b/c"])
-def test_each_test_has_a_topic_of_its_own(ottla_broker, ottla_topic, run):
-    producer = Producer({"bootstrap.servers": ottla_broker.bootstrap})
+def first_offset(broker, topic):
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
     offsets = []
-    producer.produce(ottla_topic, b"first", on_delivery=lambda _, m: offsets.append(m.offset()))
+    producer.produce(topic, b"first", on_delivery=lambda _, m: offsets.append(m.offset()))
     assert producer.flush(20) == 0
-    assert offsets == [0]
+    return offsets
+
+@pytest.mark.parametrize("odd", ["a b/c"])
+class TestOne:
+    def test_each_test_has_a_topic_of_its_own(self, ottla_broker, ottla_topic, odd):
+        assert first_offset(ottla_broker, ottla_topic) == [0]
+
+class TestTwo(TestOne):
+    pass
 
 def test_further_brokers_have_their_own_settings(ottla_broker, ottla_broker_factory):
     other = ottla_broker_factory(num_partitions=4, auto_create_topics_enable=True)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from ottla.testing import Broker, BrokerFailed
+from ottla.testing import Broker, BrokerFailed, TopicNotCreated
 
 TIMEOUT_S = 60
 NEVER_IMPORTED = ("fastapi", "rich", "confluent_kafka", "prometheus_client", "pytest")
@@ -161,3 +161,33 @@ def test_settings_in_the_users_environment_do_not_reach_it(
     monkeypatch.setenv("OTTLA_NUM_PARTITIONS", "nonsense")
     with Broker() as broker:
         assert broker.is_running
+
+
+def test_a_broker_that_hangs_is_killed_and_told(broker: Broker) -> None:
+    os.kill(broker.pid, signal.SIGSTOP)
+    with pytest.raises(BrokerFailed, match="did not stop"):
+        broker.stop(timeout_s=0.1)
+    assert broker.exit_code == -signal.SIGKILL
+
+
+def test_a_broker_that_is_not_ready_in_time_leaves_nothing_behind() -> None:
+    broker = Broker(ready_timeout_s=0)
+    with pytest.raises(BrokerFailed, match="not ready"):
+        broker.__enter__()
+    assert not broker.is_running
+    with pytest.raises(BrokerFailed):
+        _ = broker.data_dir
+
+
+def test_a_topic_that_cannot_be_created_says_why(ottla_broker: Broker, ottla_topic: str) -> None:
+    with pytest.raises(TopicNotCreated, match="error 36"):
+        ottla_broker.create_topic(ottla_topic)
+    with pytest.raises(TopicNotCreated, match=r"error 17 .+"):
+        ottla_broker.create_topic("no/slashes")
+    with pytest.raises(TopicNotCreated, match="error 37"):
+        ottla_broker.create_topic("none", partitions=0)
+
+
+def test_http_can_be_switched_off() -> None:
+    with Broker({"http.listener": ""}) as broker, pytest.raises(BrokerFailed, match="without"):
+        _ = broker.http

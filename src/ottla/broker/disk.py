@@ -134,17 +134,32 @@ class RealDisk:
         finally:
             os.close(fd)
 
-    def sync_many(self, files: Sequence[File]) -> None:
-        if self._portable or len(files) < SYNCFS_FILES_MIN:
+    def sync_many(self, files: Sequence[File], directories: Sequence[str] = ()) -> bool:
+        is_few = len(files) + len(directories) < SYNCFS_FILES_MIN
+        if self._portable or is_few or not files:
             for file in files:
                 file.sync()
-            return
+            for directory in directories:
+                self.sync_directory(directory)
+            return False
         first_of_device: dict[int, int] = {}
         for file in files:
             assert isinstance(file, RealFile)
             first_of_device.setdefault(os.fstat(file.fileno()).st_dev, file.fileno())
         for fd in first_of_device.values():
             _sync_file_system(fd)
+        return True
+
+    def sync_file_system(self, path: str) -> None:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            if self._portable:
+                os.sync()
+                _sync_fd(fd)
+            else:
+                _sync_file_system(fd)
+        finally:
+            os.close(fd)
 
     def read_file(self, path: str) -> bytes:
         with open(path, "rb") as file:

@@ -47,12 +47,12 @@ class SyncJob:
 
     def _sync(self, disk: Disk, tickets: Sequence[tuple[Partition, SyncTicket]]) -> None:
         try:
+            is_all_synced = disk.sync_many(
+                [file for _, ticket in tickets for file in ticket.files],
+                [directory for _, ticket in tickets for directory in ticket.directories],
+            )
             for partition, _ in tickets:
-                partition.settle()
-            disk.sync_many([file for _, ticket in tickets for file in ticket.files])
-            directories = {name: None for _, ticket in tickets for name in ticket.directories}
-            for directory in directories:
-                disk.sync_directory(directory)
+                partition.settle(is_all_synced)
         except OSError as error:
             for partition, _ in tickets:
                 self.failed[partition] = error

@@ -62,10 +62,11 @@ class Home:
             self._data.lay_out(self._name, self._topic_id)
             self._is_laid_out = True
 
-    def settle(self) -> None:
-        """Blocking."""
+    def settle(self, is_all_synced: bool) -> None:
+        """Blocking, unless the whole file system has just been synced."""
         if not self._is_settled:
-            self._data.create_partitions({self._name: self._topic_id})
+            if not is_all_synced:
+                self._data.create_partitions({self._name: self._topic_id})
             self._is_settled = True
 
 
@@ -252,9 +253,9 @@ class Partition:
             self._advance(self.log.written)
         return byte_count
 
-    def settle(self) -> None:
-        """In the sync thread, before the first batch is synced."""
-        self._home.settle()
+    def settle(self, is_all_synced: bool) -> None:
+        """In the sync thread, with the sync of the first batch."""
+        self._home.settle(is_all_synced)
 
     def finish_sync(self, ticket: SyncTicket) -> None:
         self.log.finish_sync(ticket)

@@ -37,6 +37,8 @@ from ottla.types import INTERNAL_TOPICS, TopicPartition
 
 logger = logging.getLogger(__name__)
 
+# As many logs have their last files open together while the broker stops.
+CLOSED_AT_ONCE: Final = 256
 _CHECKPOINTED: Final[dict[str, Callable[[Partition], int]]] = {
     RECOVERY_POINTS: lambda partition: partition.log.synced.offset,
     START_OFFSETS: lambda partition: partition.log.start_offset,
@@ -132,6 +134,8 @@ class Partitions:
                     start_offset=start_offsets.get(name, 0),
                 )
                 self._add(topic, index, image, log, is_settled=name in settled)
+        if not was_clean:
+            self._disk.sync_file_system(self._data.path)
 
     def follow(self, changes: Sequence[Change]) -> None:
         """Does what committed metadata asks for."""
@@ -173,6 +177,7 @@ class Partitions:
             recovery_point=recovery_point,
             start_offset=start_offset,
             handles=self._handles,
+            is_synced_together=not clean,
         )
 
     def _add(
@@ -322,17 +327,39 @@ class Partitions:
         return await asyncio.to_thread(self._close_all)
 
     def _close_all(self) -> bool:
+        partitions = list(self)
         is_clean = True
-        for partition in self:
-            try:
-                partition.log.close()
-            except OSError as error:
-                logger.error("%s: not closed cleanly: %s", partition.name, error)
-                is_clean = False
+        for start in range(0, len(partitions), CLOSED_AT_ONCE):
+            is_clean &= self._close_some(partitions[start : start + CLOSED_AT_ONCE])
         try:
             for kind in _CHECKPOINTED:
                 write_offsets(self._disk, self._checkpoint_path(kind), self._offsets(kind))
         except OSError as error:
             logger.error("checkpoints could not be written: %s", error)
             is_clean = False
+        return is_clean
+
+    def _close_some(self, partitions: list[Partition]) -> bool:
+        """Many logs share one sync, as in the flusher."""
+        closing = []
+        is_clean = True
+        for partition in partitions:
+            try:
+                closing.append((partition, partition.log.begin_close()))
+            except (OSError, OttlaError) as error:
+                logger.error("%s: not closed cleanly: %s", partition.name, error)
+                is_clean = False
+        tickets = [ticket for _, ticket in closing if ticket is not None]
+        try:
+            is_all_synced = self._disk.sync_many(
+                [file for ticket in tickets for file in ticket.files],
+                [directory for ticket in tickets for directory in ticket.directories],
+            )
+            for partition, ticket in closing:
+                if ticket is not None:
+                    partition.settle(is_all_synced)
+                partition.log.finish_close(ticket)
+        except OSError as error:
+            logger.error("%d logs are not closed cleanly: %s", len(closing), error)
+            return False
         return is_clean

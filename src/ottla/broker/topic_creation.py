@@ -5,9 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from ottla.broker.asking import ask_controller
 from ottla.cluster.names import check_topic_name
 from ottla.cluster.topics import candidates
-from ottla.errors import OttlaError, UnknownTopicOrPartition
+from ottla.errors import (
+    LeaderNotAvailable,
+    NotController,
+    OttlaError,
+    StorageFailed,
+    UnknownTopicOrPartition,
+)
 from ottla.types import INTERNAL_TOPICS, OFFSETS_TOPIC
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
 
@@ -39,9 +46,17 @@ async def ensure_topics(services: Services, names: Iterable[str]) -> dict[str, O
         except OttlaError as error:
             failures[name] = error
     if wanted:
-        failures |= await services.controller.submit(
-            lambda controller, now, ticket: controller.ensure_topics(wanted, now, ticket)
-        )
+        try:
+            failures |= await ask_controller(
+                services,
+                lambda controller, now, ticket: controller.ensure_topics(wanted, now, ticket),
+            )
+        except NotController as error:
+            # To a producer or consumer this is a topic that has no leader yet: it asks again.
+            unavailable = LeaderNotAvailable(str(error))
+            failures |= dict.fromkeys((topic.name for topic in wanted), unavailable)
+        except StorageFailed as error:
+            failures |= dict.fromkeys((topic.name for topic in wanted), error)
     return failures
 
 

@@ -25,6 +25,7 @@ from ottla.cli.options import JsonOption, TopicArgument
 from ottla.cli.times import parse_time_ms
 
 POLL_S: Final = 0.2
+FETCH_WAIT_AT_END_MS: Final = 20
 TERMINATED: Final = 128 + signal.SIGTERM
 
 GroupOption = Annotated[
@@ -107,7 +108,7 @@ def consume(
         )
     start = _start_of(from_beginning, offset, timestamp)
     consumer = cluster.consumer(_settings(group, from_beginning, follow))
-    signal.signal(signal.SIGTERM, _terminate)
+    previous = signal.signal(signal.SIGTERM, _terminate)
     try:
         if group is not None:
             topic_of(cluster, consumer, topic)
@@ -119,6 +120,7 @@ def consume(
         _copy(consumer, writer, maximum, follow, waiting, commits=group is not None)
     finally:
         consumer.close()
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
@@ -127,6 +129,8 @@ def _terminate(signum: int, frame: FrameType | None) -> NoReturn:
 
 
 def _settings(group: str | None, from_beginning: bool, follow: bool) -> dict[str, Any]:
+    # The end of a partition is only known from an empty fetch, which should not wait long for it.
+    waiting = {} if follow else {"fetch.wait.max.ms": FETCH_WAIT_AT_END_MS}
     return {
         "group.id": group or "ottla-cli",
         "enable.auto.commit": group is not None,
@@ -134,6 +138,7 @@ def _settings(group: str | None, from_beginning: bool, follow: bool) -> dict[str
         "enable.auto.offset.store": False,
         "auto.offset.reset": "earliest" if from_beginning else "latest",
         "enable.partition.eof": not follow,
+        **waiting,
     }
 
 

@@ -15,6 +15,7 @@ from ottla.cli.cluster import (
     report,
     topic_of,
     wait_each,
+    words,
 )
 from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.help import examples
@@ -50,14 +51,17 @@ class Place(NamedTuple):
 @on_cluster
 def list_groups(cluster: Cluster, as_json: JsonOption = False) -> None:
     """Lists consumer groups."""
-    listed = cluster.admin().list_consumer_groups(request_timeout=cluster.timeout_s).result()
+    admin = cluster.admin()  # It must outlive its futures.
+    listed = admin.list_consumer_groups(request_timeout=cluster.timeout_s).result()
     rows = [
         {"group": each.group_id, "state": each.state.name.lower() if each.state else None}
         for each in sorted(listed.valid, key=lambda each: each.group_id)
     ]
-    if not rows:
+    if not rows and not listed.errors:
         output.say("There are no groups yet; `ottla consume TOPIC --group NAME` makes one.")
     output.show(rows, as_json=as_json)
+    if listed.errors:
+        raise CommandFailed(f"The list is not complete: {words(listed.errors[0].args[0])}")
 
 
 @app.command(
@@ -341,8 +345,9 @@ def _commit(cluster: Cluster, admin: AdminClient, group: str, wanted: Mapping[Pl
 def delete(cluster: Cluster, groups: GroupArguments, yes: YesOption = False) -> None:
     """Deletes groups with their offsets."""
     output.confirm(f"Delete {', '.join(groups)} with all committed offsets?", yes=yes)
+    admin = cluster.admin()
     deleted, failures = wait_each(
-        cluster.admin().delete_consumer_groups(groups, request_timeout=cluster.timeout_s)
+        admin.delete_consumer_groups(groups, request_timeout=cluster.timeout_s)
     )
     if deleted:
         output.say(f"Deleted {', '.join(deleted)}.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 from collections.abc import Sequence
@@ -12,6 +13,9 @@ from ottla.errors import InvalidConfig
 
 
 def run() -> None:
+    if isinstance(sys.stdout.buffer, io.RawIOBase):
+        # PYTHONUNBUFFERED would make a system call of every message.
+        sys.stdout = io.TextIOWrapper(io.BufferedWriter(sys.stdout.buffer))
     sys.exit(main(sys.argv[1:]))
 
 

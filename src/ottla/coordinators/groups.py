@@ -120,15 +120,15 @@ class GroupMachine:
             timer = self.deadlines.pop_due(now.steady_ms)
             if timer is None:
                 break
-            if timer.kind is TimerKind.OFFSETS:
+            if timer.kind == TimerKind.OFFSETS:
                 self._sweep(now, out)
                 break
             group = self.groups.get(timer.group)
             if group is None:
                 continue
-            if timer.kind is TimerKind.SESSION:
+            if timer.kind == TimerKind.SESSION:
                 self.classic.on_session_deadline(group, timer.member, now, out)
-            elif timer.kind is TimerKind.JOIN:
+            elif timer.kind == TimerKind.JOIN:
                 self.classic.on_join_deadline(group, now, out)
             else:
                 self.classic.on_sync_deadline(group, now, out)

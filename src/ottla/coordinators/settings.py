@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Final, NamedTuple
 
 # How long a join may be parked before its member has ever been answered; as Kafka has it.
@@ -35,15 +34,17 @@ class Caller(NamedTuple):
     version: int
 
 
-class TimerKind(IntEnum):
-    SESSION = 0
-    JOIN = 1
-    SYNC = 2
-    OFFSETS = 3
+class TimerKind:
+    """Plain numbers: an enum's hash is slow, and timers are keys that every heartbeat looks up."""
+
+    SESSION: Final = 0
+    JOIN: Final = 1
+    SYNC: Final = 2
+    OFFSETS: Final = 3
 
 
 class Timer(NamedTuple):
-    kind: TimerKind
+    kind: int
     group: str = ""
     member: str = ""
 

@@ -37,13 +37,16 @@ def format_lines(entries: Collection[Sequence[object]]) -> bytes:
 def parse_lines(disk: Disk, path: str, field_count: int) -> list[list[str]]:
     """The entries as written; StorageFailed says what is wrong with a file that lies."""
     try:
-        lines = disk.read_file(path).decode().splitlines()
+        text = disk.read_file(path).decode()
     except FileNotFoundError:
         return []
     except UnicodeDecodeError:
         raise StorageFailed(f"{path}: not a checkpoint file") from None
+    lines = text.splitlines()
     if len(lines) < 2:
         return []
+    if not text.endswith("\n"):
+        raise StorageFailed(f"{path}: its last line is cut short")
     if lines[0] != str(VERSION):
         raise StorageFailed(f"{path}: version {lines[0]!r} is unknown, expected {VERSION}")
     entries = [line.split() for line in lines[2:]]

@@ -6,6 +6,8 @@ from bisect import bisect_right
 from typing import Final
 
 from ottla.log.checkpoints import format_lines, parse_lines
+from ottla.log.handles import Handle
+from ottla.log.unsynced import Unsynced
 from ottla.ports import Disk
 from ottla.types import NO_EPOCH, NO_OFFSET
 
@@ -41,11 +43,11 @@ class Epochs:
         epochs._renew()
         return epochs
 
-    def save(self, disk: Disk, directory: str, end_offset: int) -> None:
-        """Blocking; does nothing when the file says the same already."""
+    def save(self, unsynced: Unsynced, directory: str, end_offset: int) -> None:
+        """Does nothing when the file says the same already; the next sync makes it durable."""
         entries = [entry for entry in self._entries if entry[1] < end_offset]
         if entries != self._saved:
-            disk.write_file(f"{directory}/{FILE_NAME}", format_lines(entries))
+            unsynced.write_away(Handle(f"{directory}/{FILE_NAME}"), format_lines(entries))
             self._saved = entries
 
     def assign(self, epoch: int, start_offset: int) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final
 
 from ottla.log import epochs
@@ -12,7 +11,8 @@ from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
 from ottla.log.producer_state import EMPTY_SNAPSHOT_BYTES, CorruptSnapshot, ProducerState
 from ottla.log.scan import batches
 from ottla.log.segment import DELETED, LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX, Segment, path_of
-from ottla.log.values import LogConfig
+from ottla.log.unsynced import Unsynced
+from ottla.log.values import LogConfig, LogPosition
 from ottla.ports import Disk
 
 _OFFSET_DIGITS: Final = 20
@@ -29,6 +29,15 @@ class Site:
     directory: str
     config: LogConfig
     now_ms: int
+    # Somebody opens many logs and syncs the whole file system before any of them is believed.
+    is_synced_together: bool = False
+
+    def make_durable(self, unsynced: Unsynced, position: LogPosition) -> None:
+        """Blocking."""
+        if self.is_synced_together:
+            unsynced.let_go()
+        else:
+            unsynced.sync(position)
 
     def path(self, offset: int, suffix: str) -> str:
         return path_of(self.directory, offset, suffix)
@@ -91,19 +100,6 @@ def _is_indexed(segment: Segment, index_bytes: dict[str, dict[int, int]]) -> boo
     return all(
         index_bytes[suffix].get(segment.base_offset, -1) % entry_bytes == 0
         for suffix, entry_bytes in _ENTRY_BYTES.items()
-    )
-
-
-def has_sane_indexes(site: Site, segment: Segment) -> bool:
-    """Blocking. A file system may leave zeros where a crash took the entries."""
-    if not segment.size:
-        return True
-    indexes = segment.load_indexes(site.handles)
-    segment.indexes = None
-    return (
-        all(a < b for a, b in pairwise(indexes.offsets))
-        and all(a < b for a, b in pairwise([0, *indexes.positions, segment.size]))
-        and all(a < b for a, b in pairwise(indexes.timestamps))
     )
 
 

@@ -101,7 +101,7 @@ class Log:
         self._queue_at = 0
         self._rolls: list[_Roll] = []
         self._mark: tuple[Segment, int, IndexMark] | None = None
-        self._created: list[Handle] = []
+        self._created: list[str] = []
         self._unsynced = Unsynced(handles, directory)
         self._deleted: list[str] = []
         self._is_closed = False
@@ -119,14 +119,16 @@ class Log:
         recovery_point: int = 0,
         start_offset: int = 0,
         handles: Handles | None = None,
+        is_synced_together: bool = False,
     ) -> Log:
         """Blocking. All that is found and kept is synced: `synced` is the end of the log.
 
         `clean=True` believes the files and is quick whatever their size. `clean=False` checks
         what lies behind `recovery_point` and cuts the log at the first batch that is not intact.
+        With `is_synced_together` the caller syncs the file system before it uses the log.
         """
         handles = handles or Handles(disk)
-        site = Site(disk, handles, directory, config, now_ms)
+        site = Site(disk, handles, directory, config, now_ms, is_synced_together)
         loaded = load(site, clean=clean, recovery_point=recovery_point, start_offset=start_offset)
         log = cls(handles, directory, config, loaded)
         log.start_offset = max(start_offset, loaded.segments[0].base_offset)
@@ -264,21 +266,25 @@ class Log:
         if indexes is not None:
             self._unsynced.write_whole(segment.index_files(indexes))
         self._write_snapshot(roll.next_base, roll.snapshot)
-        self._epochs.save(self._handles.disk, self.directory, roll.next_base)
+        self._epochs.save(self._unsynced, self.directory, roll.next_base)
 
     def _create(self, handle: Handle) -> File:
-        self._created.append(handle)
-        return self._unsynced.to_create(handle)
+        file = self._unsynced.to_create(handle)
+        self._created.append(handle.path)
+        return file
 
     def _write_snapshot(self, offset: int, data: bytes) -> None:
         handle = Handle(path_of(self.directory, offset, SNAPSHOT))
-        self._created.append(handle)
-        self._unsynced.write_whole([(handle, data)])
+        self._create(handle)
+        self._unsynced.write_away(handle, data)
 
     def _take_back(self) -> None:
         """Nothing since the last `write` happened; what reached the disk of it is cut off."""
         assert self._mark is not None
         active, size, mark = self._mark
+        for segment in self._segments:
+            if segment.base_offset > active.base_offset:
+                self._handles.drop(segment.handle)
         self._segments = [s for s in self._segments if s.base_offset <= active.base_offset]
         self._active = active
         self._older_bytes = sum(segment.size for segment in self._segments[:-1])
@@ -296,12 +302,12 @@ class Log:
         except OSError:
             self.fenced = True
 
-    def _clean_up(self, active: Segment, size: int, created: list[Handle]) -> None:
-        for handle in created:
-            self._handles.drop(handle)
-            self._handles.disk.remove(handle.path)
+    def _clean_up(self, active: Segment, size: int, created: list[str]) -> None:
+        for path in created:
+            self._handles.disk.remove(path)
             self._unsynced.rename()
-        if active.handle in created:
+        if active.handle.path in created:
+            self._handles.drop(active.handle)
             active.handle = Handle(active.handle.path)
             active.is_created = False
         elif active.is_created:
@@ -505,7 +511,7 @@ class Log:
         self._shrink_to(segment, offset, size)
         self._producers = producers_at(site, self._segments, self._snapshots, offset)
         self._epochs.cut_end(offset)
-        self._epochs.save(site.disk, self.directory, offset)
+        self._epochs.save(self._unsynced, self.directory, offset)
         self._unsynced.rename()
         try:
             self._unsynced.sync(self.written)
@@ -536,7 +542,7 @@ class Log:
             self._unsynced.write_whole(active.index_files(active.indexes))
         if self.end_offset not in self._snapshots and active.is_created:
             self._write_snapshot(self.end_offset, self._producers.encode())
-        self._epochs.save(self._handles.disk, self.directory, self.end_offset)
+        self._epochs.save(self._unsynced, self.directory, self.end_offset)
         self._is_closed = True
         return self.begin_sync()
 

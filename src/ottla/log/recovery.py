@@ -20,13 +20,13 @@ from ottla.log.listing import (
     Found,
     Loaded,
     Site,
-    has_sane_indexes,
     producers_at,
 )
 from ottla.log.scan import OFFSET_DELTA_MAX, batches
 from ottla.log.segment import SNAPSHOT, Segment
 from ottla.log.unsynced import Unsynced
 from ottla.log.values import LogPosition
+from ottla.types import NO_EPOCH
 from ottla.wire.records import BatchHeader, crc_matches
 
 logger = logging.getLogger(__name__)
@@ -52,7 +52,7 @@ class Recovery:
         bases = [segment.base_offset for segment in segments]
         first = max(0, bisect_right(bases, self._recovery_point) - 1)
         for segment in segments[:first]:
-            if segment in self._unindexed or not has_sane_indexes(self._site, segment):
+            if segment in self._unindexed or not segment.has_sane_indexes(self._site.handles):
                 interval = self._site.config.index_interval_bytes
                 indexes = segment.rebuild_indexes(self._site.handles, interval)
                 self._unsynced.write_whole(segment.index_files(indexes))
@@ -64,9 +64,10 @@ class Recovery:
         self._drop_snapshots_behind(segments[first].base_offset)
         self._check_from(first)
         self._epochs.cut_end(self._end_offset)
-        self._epochs.save(self._site.disk, self._site.directory, self._end_offset)
+        self._epochs.save(self._unsynced, self._site.directory, self._end_offset)
         last = segments[-1]
-        self._unsynced.sync(LogPosition(self._end_offset, last.base_offset, last.size))
+        position = LogPosition(self._end_offset, last.base_offset, last.size)
+        self._site.make_durable(self._unsynced, position)
         return Loaded(
             segments, self._end_offset, self._producers, self._epochs, dict(self._snapshots)
         )
@@ -133,7 +134,7 @@ class Recovery:
             self._unsynced.write_whole(segment.index_files(segment.indexes))
             segment.seal()
         data = self._producers.encode()
-        self._unsynced.write_whole([(Handle(self._site.path(next_base, SNAPSHOT)), data)])
+        self._unsynced.write_away(Handle(self._site.path(next_base, SNAPSHOT)), data)
         self._snapshots[next_base] = len(data)
 
     def _shorten(self, segment: Segment, size: int) -> None:
@@ -165,7 +166,9 @@ class Recovery:
     def _load_epochs(self, older: list[Segment]) -> Epochs:
         try:
             if self._has_epochs:
-                return Epochs.load(self._site.disk, self._site.directory)
+                known = Epochs.load(self._site.disk, self._site.directory)
+                if known.latest != NO_EPOCH or not older:
+                    return known
         except StorageFailed as error:
             logger.warning("%s; it is built anew", error)
         epochs = Epochs()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from typing import Final
 
@@ -130,14 +131,30 @@ class Segment:
         if indexes is not None:
             return indexes.max_timestamp, self.base_offset + indexes.max_timestamp_at
         if self._largest is None:
-            count = handles.size(self.time_handle) // TIME_ENTRY.size if self.size else 0
-            timestamp, offset = NO_TIMESTAMP, 0
-            if count:
-                at = (count - 1) * TIME_ENTRY.size
-                read = self._reader(handles, self.time_handle, cached_only=False)
-                timestamp, offset = TIME_ENTRY.unpack(read(TIME_ENTRY.size, at))
+            last = self._last_entry(self.time_handle, TIME_ENTRY, handles) if self.size else None
+            timestamp, offset = last or (NO_TIMESTAMP, 0)
             self._largest = (timestamp, self.base_offset + offset)
         return self._largest
+
+    def has_sane_indexes(self, handles: Handles) -> bool:
+        """Blocking. A crash may leave zeros where entries were; none of those can be zero."""
+        if not self.size:
+            return True
+        offset_entry = self._last_entry(self.offset_handle, OFFSET_ENTRY, handles)
+        time_entry = self._last_entry(self.time_handle, TIME_ENTRY, handles)
+        return (
+            offset_entry is None or (offset_entry[0] > 0 and 0 < offset_entry[1] < self.size)
+        ) and (time_entry is None or (time_entry[0] > 0 and time_entry[1] >= 0))
+
+    def _last_entry(
+        self, handle: Handle, entry: struct.Struct, handles: Handles
+    ) -> tuple[int, int] | None:
+        count = handles.size(handle) // entry.size
+        if not count:
+            return None
+        read = self._reader(handles, handle, cached_only=False)
+        first, second = entry.unpack(read(entry.size, (count - 1) * entry.size))
+        return first, second
 
     def index_files(self, indexes: Indexes) -> list[tuple[Handle, bytes]]:
         """What is to be written when the segment is finished."""

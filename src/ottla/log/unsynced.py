@@ -55,6 +55,13 @@ class Unsynced:
             if file.size() > len(data):
                 file.truncate(len(data))
 
+    def write_away(self, handle: Handle, data: bytes) -> None:
+        """As `write_whole`, for a file that nobody reads before the next start."""
+        try:
+            self.write_whole([(handle, data)])
+        finally:
+            self._handles.drop(handle)
+
     def rename(self) -> None:
         """A name in the directory has changed or gone."""
         self._directory_written = self._generation
@@ -84,9 +91,7 @@ class Unsynced:
 
     def sync_ticket(self, ticket: SyncTicket) -> None:
         """Blocking: what the broker does for many tickets at once."""
-        self._handles.disk.sync_many(ticket.files)
-        for directory in ticket.directories:
-            self._handles.disk.sync_directory(directory)
+        self._handles.disk.sync_many(ticket.files, ticket.directories)
 
     def let_go(self) -> None:
         """Closes the files, synced or not."""

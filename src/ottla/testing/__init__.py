@@ -7,5 +7,6 @@ With pytest, ask for the fixtures `ottla_broker`, `ottla_topic` or `ottla_broker
 """
 
 from ottla.testing.broker import Broker, BrokerFailed
+from ottla.testing.topics import TopicNotCreated
 
-__all__ = ["Broker", "BrokerFailed"]
+__all__ = ["Broker", "BrokerFailed", "TopicNotCreated"]

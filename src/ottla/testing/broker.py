@@ -81,6 +81,8 @@ class Broker:
     @property
     def http(self) -> str:
         """The base URL of `/healthz`, `/readyz` and `/metrics`."""
+        if not self._addresses["http"]:
+            raise BrokerFailed("the broker was started without http.listener")
         return f"http://{self._addresses['http']}"
 
     @property
@@ -137,14 +139,14 @@ class Broker:
             os.close(ready_read)
         self._port = int(self.bootstrap.rpartition(":")[2])
 
-    def stop(self) -> int:
+    def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
         """Asks for a clean stop and waits for it; returns the exit code."""
         if self._process is None:
             raise BrokerFailed("the broker has not been started")
         if self.is_running:
             self._process.send_signal(signal.SIGTERM)
             try:
-                self._process.wait(STOP_TIMEOUT_S)
+                self._process.wait(timeout_s)
             except subprocess.TimeoutExpired:
                 self.kill()
                 raise BrokerFailed(self._failure("did not stop when asked")) from None

@@ -306,9 +306,12 @@ class MemoryDisk:
                 change(self._stored_names)
         self._unsynced_names = [item for item in self._unsynced_names if item[0] != path]
 
-    def sync_many(self, files: Sequence[File]) -> None:
+    def sync_many(self, files: Sequence[File], directories: Sequence[str] = ()) -> bool:
         for file in files:
             file.sync()
+        for directory in directories:
+            self.sync_directory(directory)
+        return False
 
     def read_file(self, path: str) -> bytes:
         if path not in self._names:

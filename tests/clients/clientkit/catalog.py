@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from clientkit import toolchains
-from clientkit.toolchains import GO, JAVA, NODE, PYTHON, Toolchain, python
+from clientkit.toolchains import GO, JAVA, NODE, PYTHON, Toolchain, is_optional, python
 
 ALL_CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 
@@ -49,6 +49,7 @@ CLIENTS = (
                 "describe_log_dirs",
                 "offset_of_max_timestamp",
                 "record_without_key_and_value",
+                "set_offset",
             }
         ),
     ),
@@ -80,3 +81,8 @@ BY_NAME = {client.name: client for client in CLIENTS}
 def able(*abilities: str) -> list[str]:
     """The names of the clients that lack none of these."""
     return [client.name for client in CLIENTS if client.lacks.isdisjoint(abilities)]
+
+
+def present(*abilities: str) -> list[str]:
+    """Those of the able ones that tests with several clients must have beside each other."""
+    return [name for name in able(*abilities) if not is_optional(BY_NAME[name].toolchain)]

@@ -17,6 +17,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 PROGRAMS = Path(__file__).parents[1] / "programs"
 CACHE = ROOT / ".cache" / "clients"
@@ -41,6 +43,28 @@ class Toolchain:
         return (
             f"{', '.join(absent)} not found; to run these tests: {self.install}" if absent else None
         )
+
+
+def is_waived(toolchain: Toolchain) -> bool:
+    return toolchain.name in os.environ.get("OTTLA_CLIENTS_WITHOUT", "").split(",")
+
+
+def is_optional(toolchain: Toolchain) -> bool:
+    """Whether tests may do without it: it is waived, or missing on a person's machine."""
+    is_missing = toolchain.missing() is not None and os.environ.get("CI") != "true"
+    return is_missing or is_waived(toolchain)
+
+
+def require(toolchain: Toolchain) -> None:
+    """A missing toolchain skips on a person's machine and fails in CI unless it is waived."""
+    if is_waived(toolchain):
+        pytest.skip(f"{toolchain.name} is waived by OTTLA_CLIENTS_WITHOUT")
+    missing = toolchain.missing()
+    if missing is None:
+        return
+    if os.environ.get("CI") == "true":
+        pytest.fail(missing, pytrace=False)
+    pytest.skip(missing)
 
 
 def run(command: list[str], directory: Path, **environment: str) -> str:

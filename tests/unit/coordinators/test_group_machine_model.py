@@ -318,7 +318,7 @@ def test_groups_keep_their_promises_through_any_life(make_shard):
     run_state_machine_as_test(
         group_lives(make_shard),
         settings=settings(
-            max_examples=200,
+            max_examples=150,
             stateful_step_count=40,
             derandomize=True,
             deadline=None,

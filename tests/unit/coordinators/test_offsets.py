@@ -262,6 +262,14 @@ def test_a_group_that_only_promised_an_id_leaves_no_trace(make_shard):
     assert shard.log == []
 
 
+def test_a_group_that_somebody_is_about_to_join_is_not_swept_away(make_shard):
+    shard = make_shard(offset_check_interval_ms=60_000)
+    shard.advance(59_000)
+    promised = shard.join().reply.member_id
+    shard.advance(2_000)
+    assert shard.join(member=promised).is_parked
+
+
 def test_thousands_of_groups_are_swept_a_part_at_a_time(make_shard):
     shard = make_shard(offset_check_interval_ms=60_000, offset_retention_ms=30_000)
     for index in range(1_200):

@@ -68,9 +68,7 @@ def send(
 def sync(log: Log, disk: Disk) -> None:
     ticket = log.begin_sync()
     if ticket is not None:
-        disk.sync_many(ticket.files)
-        for directory in ticket.directories:
-            disk.sync_directory(directory)
+        disk.sync_many(ticket.files, ticket.directories)
         log.finish_sync(ticket)
 
 
@@ -85,9 +83,7 @@ def open_log(
     **options: Any,
 ) -> Log:
     disk.make_directory(directory)
-    return Log.open(
-        disk, directory, config, now_ms=now_ms, clean=clean, handles=handles, **options
-    )
+    return Log.open(disk, directory, config, now_ms=now_ms, clean=clean, handles=handles, **options)
 
 
 def read_all(log: Log, limit: LogPosition | None = None, max_bytes: int = 10_000) -> bytes:

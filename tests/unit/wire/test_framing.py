@@ -57,8 +57,12 @@ def test_tagged_fields_of_a_head_are_skipped():
     assert read_head(memoryview(frame), lambda *_: True).body_at == len(frame) - 4
 
 
+def test_a_client_id_of_minus_two_bytes_is_malformed():
+    with pytest.raises(MalformedMessage):
+        read_head(memoryview(b"\x00\x03\x00\x09\x00\x00\x00\x01\xff\xfe"), lambda *_: False)
+
+
 @given(st.binary(max_size=40), st.booleans())
-@example(b"\x00\x03\x00\x09\x00\x00\x00\x01\xff\xfe", False)
 @example(b"\x00\x03\x00\x09\x00\x00\x00\x01\x00\x09abc", False)
 @example(b"\x00\x03\x00\x09\x00\x00\x00\x01\x00\x01\xff", False)
 @example(b"\x00\x03\x00\x09\x00\x00\x00\x01\xff\xff\xff\xff\xff\xff\x0f", True)

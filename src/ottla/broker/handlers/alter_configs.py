@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from ottla.broker.asking import ask_controller
 from ottla.broker.services import RequestContext, Services
 from ottla.errors import code_of
 from ottla.wire.messages.alter_configs import (
@@ -21,8 +22,9 @@ def handle(
     services: Services, context: RequestContext, request: AlterConfigsRequest
 ) -> Awaitable[AlterConfigsResponse]:
     del context
-    return services.controller.submit(
-        lambda controller, now, ticket: controller.alter_configs(request, now, ticket)
+    return ask_controller(
+        services,
+        lambda controller, now, ticket: controller.alter_configs(request, now, ticket),
     )
 
 

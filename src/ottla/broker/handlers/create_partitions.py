@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from ottla.broker.asking import ask_controller
 from ottla.broker.services import RequestContext, Services
 from ottla.errors import code_of
 from ottla.wire.messages.create_partitions import (
@@ -17,8 +18,9 @@ def handle(
     services: Services, context: RequestContext, request: CreatePartitionsRequest
 ) -> Awaitable[CreatePartitionsResponse]:
     del context
-    return services.controller.submit(
-        lambda controller, now, ticket: controller.create_partitions(request, now, ticket)
+    return ask_controller(
+        services,
+        lambda controller, now, ticket: controller.create_partitions(request, now, ticket),
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from ottla.broker.asking import ask_controller
 from ottla.broker.services import RequestContext, Services
 from ottla.errors import code_of
 from ottla.wire.messages.create_topics import (
@@ -22,8 +23,9 @@ def handle(
     services: Services, context: RequestContext, request: CreateTopicsRequest
 ) -> Awaitable[CreateTopicsResponse]:
     del context
-    return services.controller.submit(
-        lambda controller, now, ticket: controller.create_topics(request, now, ticket)
+    return ask_controller(
+        services,
+        lambda controller, now, ticket: controller.create_topics(request, now, ticket),
     )
 
 

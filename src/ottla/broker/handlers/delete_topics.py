@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
+from ottla.broker.asking import ask_controller
 from ottla.broker.services import RequestContext, Services
 from ottla.errors import InvalidRequest, TopicDeletionDisabled, code_of
 from ottla.wire.messages.delete_topics import (
@@ -24,8 +25,9 @@ def handle(
         message = "Topics may not be deleted here (delete.topic.enable is false)."
         # The code of its own came with version 3.
         raise TopicDeletionDisabled(message) if context.version >= 3 else InvalidRequest(message)
-    return services.controller.submit(
-        lambda controller, now, ticket: controller.delete_topics(request, now, ticket)
+    return ask_controller(
+        services,
+        lambda controller, now, ticket: controller.delete_topics(request, now, ticket),
     )
 
 

@@ -12,9 +12,10 @@ import (
 func (p *Program) administer(ctx context.Context, r *Request) (any, error) {
 	switch r.Op {
 	case "create_topic", "delete_topic", "list_topics", "partitions", "create_partitions",
-		"describe_configs", "alter_config":
+		"describe_configs", "describe_broker", "alter_config":
 		return p.administerTopics(ctx, r)
-	case "list_groups", "describe_group", "delete_group", "delete_offsets", "group_offsets":
+	case "list_groups", "describe_group", "delete_group", "delete_offsets", "group_offsets",
+		"set_offset":
 		return p.administerGroups(ctx, r)
 	case "delete_records":
 		wish := kadm.Offsets{}
@@ -54,7 +55,7 @@ func (p *Program) administer(ctx context.Context, r *Request) (any, error) {
 		for _, broker := range found.Brokers {
 			brokers = append(brokers, fmt.Sprintf("%s:%d", broker.Host, broker.Port))
 		}
-		return map[string]any{"cluster_id": found.Cluster, "brokers": brokers}, err
+		return map[string]any{"cluster_id": found.Cluster, "brokers": brokers, "ids": found.Brokers.NodeIDs()}, err
 	}
 	return nil, fmt.Errorf("unknown op %q", r.Op)
 }
@@ -100,15 +101,9 @@ func (p *Program) administerTopics(ctx context.Context, r *Request) (any, error)
 		}
 		return nil, made[r.Topic].Err
 	case "describe_configs":
-		found, err := p.admin.DescribeTopicConfigs(ctx, r.Topic)
-		if err != nil {
-			return nil, err
-		}
-		values := map[string]*string{}
-		for _, config := range found[0].Configs {
-			values[config.Key] = config.Value
-		}
-		return values, found[0].Err
+		return values(p.admin.DescribeTopicConfigs(ctx, r.Topic))
+	case "describe_broker":
+		return values(p.admin.DescribeBrokerConfigs(ctx, r.Broker))
 	default: // alter_config
 		set := kadm.AlterConfig{Op: kadm.SetConfig, Name: r.Name, Value: &r.Value}
 		altered, err := p.admin.AlterTopicConfigs(ctx, []kadm.AlterConfig{set}, r.Topic)
@@ -117,6 +112,17 @@ func (p *Program) administerTopics(ctx context.Context, r *Request) (any, error)
 		}
 		return nil, altered[0].Err
 	}
+}
+
+func values(found kadm.ResourceConfigs, err error) (any, error) {
+	if err != nil {
+		return nil, err
+	}
+	values := map[string]*string{}
+	for _, config := range found[0].Configs {
+		values[config.Key] = config.Value
+	}
+	return values, found[0].Err
 }
 
 func (p *Program) administerGroups(ctx context.Context, r *Request) (any, error) {
@@ -147,6 +153,10 @@ func (p *Program) administerGroups(ctx context.Context, r *Request) (any, error)
 		}
 		failure, _ := deleted.Lookup(r.Topic, r.Partition)
 		return nil, failure
+	case "set_offset":
+		wish := kadm.Offsets{}
+		wish.AddOffset(r.Topic, r.Partition, r.Offset, -1)
+		return nil, p.admin.CommitAllOffsets(ctx, r.Group, wish)
 	default: // group_offsets
 		found, err := p.admin.FetchOffsets(ctx, r.Group)
 		if err != nil {

@@ -32,6 +32,7 @@ type Request struct {
 	Name       string            `json:"name"`
 	Value      string            `json:"value"`
 	Before     int64             `json:"before"`
+	Broker     int32             `json:"broker"`
 	Offset     int64             `json:"offset"`
 	Timestamp  int64             `json:"timestamp"`
 

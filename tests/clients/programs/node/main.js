@@ -166,8 +166,7 @@ async function alterConfig({ topic, name, value }) {
   return null
 }
 
-async function describeConfigs({ topic }) {
-  const resource = { type: ConfigResourceTypes.TOPIC, name: topic }
+async function describeConfigs(resource) {
   const { resources } = await admin.describeConfigs({ resources: [resource], includeSynonyms: false })
   return Object.fromEntries(resources[0].configEntries.map(entry => [entry.configName, entry.configValue]))
 }
@@ -228,7 +227,8 @@ const OPS = {
     await admin.createPartitions({ topicPartitions: [{ topic, count: partitions }] })
     return null
   },
-  describe_configs: describeConfigs,
+  describe_configs: ({ topic }) => describeConfigs({ type: ConfigResourceTypes.TOPIC, name: topic }),
+  describe_broker: ({ broker }) => describeConfigs({ type: ConfigResourceTypes.BROKER, name: String(broker) }),
   alter_config: alterConfig,
   delete_records: async ({ topic, partition, before }) => {
     await admin.deleteTopicRecords({ topic, partitions: [{ partition, offset: String(before) }] })
@@ -241,11 +241,19 @@ const OPS = {
     return null
   },
   group_offsets: groupOffsets,
+  set_offset: async ({ group, topic, partition, offset }) => {
+    await admin.setOffsets({ groupId: group, topic, partitions: [{ partition, offset: String(offset) }] })
+    return null
+  },
   offsets,
   offset_for_time: offsetForTime,
   describe_cluster: async () => {
     const { clusterId, brokers } = await admin.describeCluster()
-    return { cluster_id: clusterId, brokers: brokers.map(broker => `${broker.host}:${broker.port}`) }
+    return {
+      cluster_id: clusterId,
+      brokers: brokers.map(broker => `${broker.host}:${broker.port}`),
+      ids: brokers.map(broker => broker.nodeId),
+    }
   },
 }
 

@@ -206,7 +206,12 @@ class Aio(Program):
         self.loop.run(self.admin.create_partitions({topic: NewPartitions(partitions)}))
 
     def op_describe_configs(self, topic: str) -> dict[str, str]:
-        resource = ConfigResource(ConfigResourceType.TOPIC, topic)
+        return self._described(ConfigResource(ConfigResourceType.TOPIC, topic))
+
+    def op_describe_broker(self, broker: int) -> dict[str, str]:
+        return self._described(ConfigResource(ConfigResourceType.BROKER, str(broker)))
+
+    def _described(self, resource: ConfigResource) -> dict[str, str]:
         (answer,) = self.loop.run(self.admin.describe_configs([resource]))
         ((code, message, _, _, entries, *_),) = answer.resources
         raise_for(code, message)
@@ -264,6 +269,7 @@ class Aio(Program):
         described = self.loop.run(self.admin.describe_cluster())
         return {
             "cluster_id": described["cluster_id"],
+            "ids": [b["node_id"] for b in described["brokers"]],
             "brokers": [f"{b['host']}:{b['port']}" for b in described["brokers"]],
         }
 

@@ -183,6 +183,11 @@ class Confluent(Program):
         entries = only(self.admin.describe_configs([ConfigResource(ResourceType.TOPIC, topic)]))
         return {name: entry.value for name, entry in entries.items()}
 
+    def op_describe_broker(self, broker: int) -> dict[str, str]:
+        resource = ConfigResource(ResourceType.BROKER, str(broker))
+        entries = only(self.admin.describe_configs([resource]))
+        return {name: entry.value for name, entry in entries.items()}
+
     def op_alter_config(self, topic: str, name: str, value: str) -> None:
         entry = ConfigEntry(name, value, incremental_operation=AlterConfigOpType.SET)
         resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
@@ -212,6 +217,12 @@ class Confluent(Program):
         answer = only(self.admin.list_consumer_group_offsets(asked))
         return sorted([p.topic, p.partition, p.offset] for p in answer.topic_partitions)
 
+    def op_set_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
+        wish = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, partition, offset)])
+        (altered,) = only(self.admin.alter_consumer_group_offsets([wish])).topic_partitions
+        if altered.error is not None:
+            raise KafkaException(altered.error)
+
     def op_offsets(self, topic: str, partition: int) -> dict[str, int]:
         return {
             "earliest": self._offset(topic, partition, OffsetSpec.earliest()).offset,
@@ -230,6 +241,7 @@ class Confluent(Program):
         described = self.admin.describe_cluster().result(TIMEOUT_S)
         return {
             "cluster_id": described.cluster_id,
+            "ids": [node.id for node in described.nodes],
             "brokers": [f"{node.host}:{node.port}" for node in described.nodes],
         }
 

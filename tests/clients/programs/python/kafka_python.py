@@ -17,6 +17,7 @@ from kafka import (
 from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.structs import OffsetAndMetadata
 from shell import ConsumerThread, Program, Refused, encoded, headers_of, seen, serve, value_of
 
 TIMEOUT_S = 30
@@ -177,6 +178,11 @@ class KafkaPython(Program):
         described = self.admin.describe_configs([resource], config_filter="all")
         return {name: entry["value"] for name, entry in described["topic"][topic].items()}
 
+    def op_describe_broker(self, broker: int) -> dict[str, str]:
+        resource = ConfigResource(ConfigResourceType.BROKER, str(broker))
+        described = self.admin.describe_configs([resource], config_filter="all")
+        return {name: entry["value"] for name, entry in described["broker"][str(broker)].items()}
+
     def op_alter_config(self, topic: str, name: str, value: str) -> None:
         resource = ConfigResource(ConfigResourceType.TOPIC, topic, configs={name: value})
         result = self.admin.alter_configs([resource])["topic"][topic]
@@ -218,6 +224,13 @@ class KafkaPython(Program):
         committed = self.admin.list_group_offsets([group])[group]
         return sorted([p.topic, p.partition, o.offset] for p, o in committed.items())
 
+    def op_set_offset(self, group: str, topic: str, partition: int, offset: int) -> None:
+        target = TopicPartition(topic, partition)
+        wish = {target: OffsetAndMetadata(offset, "", -1)}
+        result = self.admin.alter_group_offsets(group, wish)[target]
+        if result is not kafka.errors.NoError:
+            raise Refused(result.errno, str(result))
+
     def op_describe_log_dirs(self, topic: str) -> dict[str, int]:
         return {
             str(partition["partition_index"]): partition["partition_size"]
@@ -244,6 +257,7 @@ class KafkaPython(Program):
         described = self.admin.describe_cluster()
         return {
             "cluster_id": described["cluster_id"],
+            "ids": [b["broker_id"] for b in described["brokers"]],
             "brokers": [f"{b['host']}:{b['port']}" for b in described["brokers"]],
         }
 

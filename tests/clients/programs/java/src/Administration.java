@@ -18,6 +18,7 @@ import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
 import org.apache.kafka.clients.admin.RecordsToDelete;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.KafkaFuture;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.config.ConfigResource;
@@ -48,6 +49,9 @@ final class Administration {
                 return get(admin.createPartitions(Map.of(topic, more)).all());
             case "describe_configs":
                 return describeConfigs(resource(topic));
+            case "describe_broker":
+                String broker = request.get("broker").asText();
+                return describeConfigs(new ConfigResource(ConfigResource.Type.BROKER, broker));
             case "alter_config":
                 return alterConfig(resource(topic), request);
             case "delete_records":
@@ -64,6 +68,10 @@ final class Administration {
                 return get(admin.deleteConsumerGroups(List.of(group)).all());
             case "delete_offsets":
                 return get(admin.deleteConsumerGroupOffsets(group, Set.of(partition(request))).all());
+            case "set_offset":
+                OffsetAndMetadata offset = new OffsetAndMetadata(request.get("offset").asLong());
+                return get(admin.alterConsumerGroupOffsets(group, Map.of(partition(request), offset))
+                        .all());
             case "group_offsets":
                 return groupOffsets(group);
             case "describe_log_dirs":
@@ -168,6 +176,7 @@ final class Administration {
         DescribeClusterResult described = admin.describeCluster();
         List<String> brokers = get(described.nodes()).stream()
                 .map(node -> node.host() + ":" + node.port()).toList();
-        return Map.of("cluster_id", get(described.clusterId()), "brokers", brokers);
+        List<Integer> ids = get(described.nodes()).stream().map(node -> node.id()).toList();
+        return Map.of("cluster_id", get(described.clusterId()), "brokers", brokers, "ids", ids);
     }
 }
