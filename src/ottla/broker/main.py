@@ -9,11 +9,12 @@ import os
 import resource
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from time import perf_counter
 from typing import Final, NamedTuple
 
+from ottla.broker import logs
 from ottla.broker.clock import SystemClock, SystemEntropy
 from ottla.broker.connection import Limits, Listener, Outbox
 from ottla.broker.disk import RealDisk
@@ -21,7 +22,7 @@ from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.flusher import Flusher
 from ottla.broker.gauges import register_gauges
 from ottla.broker.groups import GroupService
-from ottla.broker.metadata import MetadataCache
+from ottla.broker.metadata import BrokerConfigChanged, Change, MetadataCache
 from ottla.broker.metrics import LoopDelayProbe, Metrics
 from ottla.broker.partition import Home, Partition
 from ottla.broker.partitions import Partitions, log_config
@@ -112,6 +113,8 @@ class Broker:
         await self._join_cluster(addresses)
         self._partitions.open_all(was_clean)
         self._metadata.on_change(self._partitions.follow)
+        self._metadata.on_change(self._follow_settings)
+        self._take_settings(self._metadata.broker_config)
         self._partitions.start_checkpoints()
         services.groups.start()
         for server in self._servers:
@@ -273,6 +276,16 @@ class Broker:
             self._identity.directory_id,
         )
         self._broker_epoch = await register(self._controller, registration)
+
+    def _follow_settings(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if isinstance(change, BrokerConfigChanged):
+                self._take_settings(change.config)
+
+    def _take_settings(self, config: BrokerConfig) -> None:
+        """The settings that may change while the broker runs."""
+        logs.set_level(config.log_level)
+        self._listener.limits = Limits(config)
 
     async def _preload(self) -> None:
         """Imports the handlers while nobody waits, so that no first request has to."""

@@ -132,10 +132,7 @@ class Metrics:
         self.connections_accepted = 0
         self.connections_refused = 0
         self.connections_dropped = 0
-        self.requests_malformed = 0
         self.bytes_received = 0
-        self.bytes_sent = 0
-        self.log_syncs_failed = 0
         self.sync_latency = Histogram()
         self.loop_delay = Histogram()
         self._apis: dict[int, ApiMetrics] = {}
@@ -250,10 +247,7 @@ class Metrics:
                 "connections_dropped",
                 "Connections closed because their client broke a rule or did not read.",
             ),
-            (self.requests_malformed, "requests_malformed", "Frames that were no request."),
             (self.bytes_received, "received_bytes", "Bytes read from clients."),
-            (self.bytes_sent, "sent_bytes", "Bytes written to clients."),
-            (self.log_syncs_failed, "log_syncs_failed", "Group commits that the disk refused."),
         ):
             yield _single(f"ottla_{name}_total", "counter", help, value)
 

@@ -284,7 +284,7 @@ class Partitions:
     async def _save_all(self) -> None:
         for kind in _CHECKPOINTED:
             await self._save(kind)
-        for partition in self:
+        for partition in (*self, self._metadata_partition):
             if partition.log.fenced:
                 await self._heal(partition)
 

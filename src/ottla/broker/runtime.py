@@ -79,7 +79,12 @@ class Runtime(Generic[S]):
     def _commit(self, decision: Decision[Any], now: Now) -> None:
         records = decision.records
         if records:
-            self._append(records, now)
+            try:
+                self._append(records, now)
+            except (OttlaError, OSError) as error:
+                self._held.append((0, decision.replies, []))
+                self.failed(None, error)
+                return
         end = self.partition.log.end_offset
         if end <= self.partition.high_watermark.offset and not self._held:
             self._release(end, decision.replies, records)
@@ -219,11 +224,7 @@ class Runtime(Generic[S]):
         if not self._is_loaded:
             return
         now = self._clock.now()
-        try:
-            self._commit(self.machine.on_deadline(now), now)
-        except OttlaError as error:
-            self.failed(None, error)
-            return
+        self._commit(self.machine.on_deadline(now), now)
         self._arm_timer()
 
     def _stop_timer(self) -> None:

@@ -25,14 +25,13 @@ import struct
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from ottla.errors import (
     CorruptBatch,
     InvalidRecord,
     UnsupportedCompression,
     UnsupportedMessageFormat,
 )
+from ottla.wire.checksum import crc32c
 from ottla.wire.codec import write_uvarint
 from ottla.wire.compression import Compression, compress, decompress
 from ottla.wire.schema import Buffer
