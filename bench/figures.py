@@ -23,6 +23,7 @@ class Figure:
 
 FIGURES: Final = {
     "ready_s": Figure("ready", "s", 3),
+    "ready_cpu_s": Figure("CPU until ready", "s", 2),
     "first_ack_s": Figure("first ack", "s", 3),
     "rss_mb": Figure("RSS", "MB", 1),
     "anonymous_mb": Figure("anonymous", "MB", 1),

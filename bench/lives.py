@@ -41,9 +41,10 @@ class Start:
                 started = time.perf_counter()
                 node.start()
                 ready_s = time.perf_counter() - started
+                cpu_s = procfs.cpu_seconds(node.pid)
                 producer.flush()
                 first_ack_s = time.perf_counter() - started
-            return {"ready_s": ready_s, "first_ack_s": first_ack_s}
+            return {"ready_s": ready_s, "first_ack_s": first_ack_s, "ready_cpu_s": cpu_s}
         finally:
             node.close()
 

@@ -12,7 +12,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest.mock import patch
@@ -67,13 +68,20 @@ class Shell:
         output = self.run(*arguments, "--json").stdout
         return [json.loads(line) for line in output.splitlines()]
 
-    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+    @contextmanager
+    def start(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+        """The running command; a test that fails does not leave it behind."""
+        process = subprocess.Popen(
             [*OTTLA, *arguments],
             env=self.environment,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )
+        with process:
+            try:
+                yield process
+            finally:
+                process.kill()
 
     def on_terminal(self, *arguments: str, typed: str = "", **environment: str) -> tuple[int, str]:
         """The exit code, and everything that the command wrote to its terminal."""
@@ -280,14 +288,14 @@ def test_consuming_starts_where_it_is_told(shell: Shell, name: str) -> None:
     assert f"{name} has no partition 2; it has 0 to 1." in late.stderr
 
 
-def test_reader_that_leaves_ends_consume_in_silence(shell: Shell, name: str) -> None:
+@pytest.mark.parametrize("count", [3, 200_000], ids=["at-the-end", "amid-much-data"])
+def test_reader_that_leaves_ends_consume_in_silence(shell: Shell, name: str, count: int) -> None:
     shell.run("topics", "create", name)
-    shell.run("produce", name, stdin="1\n2\n3\n")
-    consuming = shell.start("consume", name, "--from-beginning")
-    assert consuming.stdout is not None
-    assert consuming.stderr is not None
-    with consuming:
-        assert consuming.stdout.readline() == b"1\n"
+    shell.run("produce", name, stdin="".join(f"{number}\n" for number in range(count)))
+    with shell.start("consume", name, "--from-beginning") as consuming:
+        assert consuming.stdout is not None
+        assert consuming.stderr is not None
+        assert consuming.stdout.readline() == b"0\n"
         consuming.stdout.close()
         assert consuming.wait(TIMEOUT_S) == 0
         assert consuming.stderr.read() == b""
@@ -301,10 +309,9 @@ def test_interrupted_member_leaves_its_group_and_commits(
 ) -> None:
     shell.run("topics", "create", name)
     shell.run("produce", name, stdin="1\n2\n")
-    consuming = shell.start("consume", name, "--group", name, "--from-beginning")
-    assert consuming.stdout is not None
-    assert consuming.stderr is not None
-    with consuming:
+    with shell.start("consume", name, "--group", name, "--from-beginning") as consuming:
+        assert consuming.stdout is not None
+        assert consuming.stderr is not None
         assert consuming.stdout.readline() == b"1\n"
         assert consuming.stdout.readline() == b"2\n"
         consuming.send_signal(number)
@@ -369,9 +376,8 @@ def test_offsets_are_reset_after_a_dry_run(shell: Shell, name: str) -> None:
 def test_offsets_of_a_running_group_are_left_alone(shell: Shell, name: str) -> None:
     shell.run("topics", "create", name)
     shell.run("produce", name, stdin="1\n")
-    consuming = shell.start("consume", name, "--group", name, "--from-beginning")
-    assert consuming.stdout is not None
-    with consuming:
+    with shell.start("consume", name, "--group", name, "--from-beginning") as consuming:
+        assert consuming.stdout is not None
         assert consuming.stdout.readline() == b"1\n"
         (row,) = shell.rows("groups", "describe", name)
         assert (row["state"], row["client"]) == ("stable", "ottla-cli")
@@ -463,16 +469,11 @@ def test_cluster_is_found_by_flag_file_or_environment(
 
 
 def test_start_tells_a_person_what_to_try_and_stops_at_ctrl_c(tmp_path: Path) -> None:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("OTTLA_")}
-    addresses = ["--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"]
-    started = subprocess.Popen(
-        [*OTTLA, "start", "--data-dir", str(tmp_path / "data"), *addresses],
-        env=kept,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-    assert started.stderr is not None
-    with started:
+    shell = Shell("127.0.0.1:1")
+    addresses = ("--listen", "127.0.0.1:0", "--http", "127.0.0.1:0")
+    del shell.environment["OTTLA_BOOTSTRAP"]
+    with shell.start("start", "--data-dir", str(tmp_path / "data"), *addresses) as started:
+        assert started.stderr is not None
         lines: list[str] = []
         deadline = time.monotonic() + TIMEOUT_S
         while not (lines and "consume" in lines[-1]):
@@ -482,7 +483,6 @@ def test_start_tells_a_person_what_to_try_and_stops_at_ctrl_c(tmp_path: Path) ->
         address = shown.partition("listens on ")[2].split()[0]
         assert str(tmp_path / "data") in shown
         produce, consume = (line.split("| ")[-1].split()[1:] for line in lines[-2:])
-        shell = Shell("127.0.0.1:1")
         shell.run(*produce, stdin="hello\n")
         assert shell.run(*consume, "--max", "1").stdout == "hello\n"
         assert address in " ".join(produce)

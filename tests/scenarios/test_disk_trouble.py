@@ -45,8 +45,9 @@ def test_a_full_disk_refuses_writes_and_recovers_when_there_is_room(ottla_broker
         assert values_in(fetch(client, "full", 0).records) == [value]
         assert produce(client, "other", batch(b"small")).error_code == 0
         _limit_file_bytes(broker, resource.RLIM_INFINITY)
+        while _readiness(broker)[0] != 200:
+            assert broker.is_running
         assert produce(client, "full", batch(b"again")).base_offset == 1
-        assert _readiness(broker)[0] == 200
     broker.kill()
     broker.start()
     with RawClient(broker.bootstrap) as client:

@@ -116,6 +116,7 @@ class Broker:
         self._metadata.on_change(self._follow_settings)
         self._take_settings(self._metadata.broker_config)
         self._partitions.start_checkpoints()
+        self._partitions.start_probing()
         services.groups.start()
         for server in self._servers:
             await server.start_serving()

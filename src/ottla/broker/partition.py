@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 NO_TIMESTAMP: Final = -1
+PROBE_BYTES_MAX: Final = 1024 * 1024
 _REFUSED_BITS: Final = TRANSACTIONAL_BIT | CONTROL_BIT
 
 
@@ -80,6 +81,7 @@ class Partition:
     __slots__ = (
         "_commit_waiters",
         "_compression",
+        "_failed_bytes",
         "_failure",
         "_flusher",
         "_home",
@@ -126,6 +128,7 @@ class Partition:
         self._is_queued = False
         self._queued_bytes = 0
         self._failure: OSError | None = None
+        self._failed_bytes = 0
         self.configure(config)
 
     def configure(self, config: TopicConfig) -> None:
@@ -242,11 +245,11 @@ class Partition:
             self._home.lay_out()
             self.log.write()
         except OSError as error:
+            self._failed_bytes = min(byte_count, PROBE_BYTES_MAX)
             self._fail_write(error, waiters)
             return 0
         if self._failure is not None:
-            logger.warning("%s: the disk takes writes again", self.name)
-            self._failure = None
+            self._recovered()
         for waiter, item in waiters:
             waiter.committed(item)
         if not self.is_synced_eagerly:
@@ -296,6 +299,20 @@ class Partition:
                 arrived -= before.bytes_in_segment
             for fetch in tuple(self.fetch_waiters):
                 fetch.arrived(arrived)
+
+    def probe(self) -> None:
+        """Finds out whether the disk takes again what it refused, without waiting for a client."""
+        if self._failure is None or self.log.fenced:
+            return
+        try:
+            self.log.probe(self._failed_bytes)
+        except OSError:
+            return
+        self._recovered()
+
+    def _recovered(self) -> None:
+        logger.warning("%s: the disk takes writes again", self.name)
+        self._failure = None
 
     def heal(self, log: Log) -> None:
         """Goes on with a log that was opened anew after a failed sync, cut where it was synced."""

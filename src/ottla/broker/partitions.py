@@ -39,6 +39,7 @@ logger = logging.getLogger(__name__)
 
 # As many logs have their last files open together while the broker stops.
 CLOSED_AT_ONCE: Final = 256
+PROBE_PAUSE_S: Final = 1.0
 _CHECKPOINTED: Final[dict[str, Callable[[Partition], int]]] = {
     RECOVERY_POINTS: lambda partition: partition.log.synced.offset,
     START_OFFSETS: lambda partition: partition.log.start_offset,
@@ -89,6 +90,7 @@ class Partitions:
         self._topics: dict[str, dict[int, Partition]] = {}
         self._cleanup: set[asyncio.Future[None]] = set()
         self._checkpoint_timer: asyncio.TimerHandle | None = None
+        self._probe_timer: asyncio.TimerHandle | None = None
 
     # --------------------------------------------------------------------------------- asking
 
@@ -261,6 +263,12 @@ class Partitions:
 
     # ---------------------------------------------------------------------------- checkpoints
 
+    def start_probing(self) -> None:
+        """Asks the disk, for partitions whose writes it refuses, whether that is over."""
+        for partition in self.failing():
+            partition.probe()
+        self._probe_timer = self._loop.call_later(PROBE_PAUSE_S, self.start_probing)
+
     def start_checkpoints(self) -> None:
         interval_s = self._config.log_flush_offset_checkpoint_interval_ms / 1000
         self._checkpoint_timer = self._loop.call_later(interval_s, self._checkpoint)
@@ -318,8 +326,9 @@ class Partitions:
 
     async def close(self) -> bool:
         """Closes every log, synced. True when all of them did, so that no recovery is needed."""
-        if self._checkpoint_timer is not None:
-            self._checkpoint_timer.cancel()
+        for timer in (self._checkpoint_timer, self._probe_timer):
+            if timer is not None:
+                timer.cancel()
         for partition in self:
             partition.retire()
         if self._cleanup:

@@ -19,7 +19,7 @@ from ottla.wire.schema import Buffer
 FILES_MAX: Final = 1024
 
 # How many files in use or recently used are passed over, at most, to find one to close.
-_PASSES_MAX: Final = 32
+_PASSES_MAX: Final = 64
 
 
 class NotCached(Exception):
@@ -74,7 +74,8 @@ class Handles:
     def release(self, handle: Handle) -> None:
         with self._lock:
             handle.users -= 1
-            file = self._forgotten(handle) if handle.is_dropped else None
+            is_surplus = handle.is_dropped or len(self._open) > self._files_max
+            file = self._forgotten(handle) if is_surplus else None
         if file is not None:
             file.close()
 
@@ -117,7 +118,7 @@ class Handles:
         """Second chance: whoever was used since the last look moves to the back of the queue."""
         if len(self._open) < self._files_max:
             return None
-        for _ in range(min(len(self._open), _PASSES_MAX)):
+        for _ in range(min(2 * len(self._open), _PASSES_MAX)):
             handle = next(iter(self._open))
             if not handle.users and not handle.is_recent:
                 return self._forgotten(handle)

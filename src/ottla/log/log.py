@@ -127,7 +127,8 @@ class Log:
         what lies behind `recovery_point` and cuts the log at the first batch that is not intact.
         With `is_synced_together` the caller syncs the file system before it uses the log.
         """
-        handles = handles or Handles(disk)
+        if handles is None:
+            handles = Handles(disk)
         site = Site(disk, handles, directory, config, now_ms, is_synced_together)
         loaded = load(site, clean=clean, recovery_point=recovery_point, start_offset=start_offset)
         log = cls(handles, directory, config, loaded)
@@ -250,6 +251,17 @@ class Log:
         self._producers.settle()
         place = (self.end_offset, segment.base_offset, segment.size)
         self.written = _new_tuple(LogPosition, place)
+
+    def probe(self, byte_count: int) -> None:
+        """OSError when the disk would not take so many more bytes; nothing is left of them."""
+        if self._queue or self._rolls or not self._active.is_created:
+            return
+        file = self._handles.acquire(self._active.handle)
+        try:
+            file.write([bytes(byte_count)], self._active.size)
+            file.truncate(self._active.size)
+        finally:
+            self._handles.release(self._active.handle)
 
     def _write_queue(self, segment: Segment, queue: list[Buffer], position: int) -> None:
         if segment.is_created:

@@ -304,7 +304,7 @@ class WriterSource(_Source):
         self.write_length(value, kind, nullable)
         if isinstance(kind, Array):
             self.write_items(kind.item)
-        elif kind is RECORDS:
+        elif kind is RECORDS and self.out == "out":  # a tag must stay in one piece
             self.line(f"if len(v) < {RECORDS_CHUNK_BYTES_MIN}: out += v")
             self.line("else: chunks.append(out); chunks.append(v); out = bytearray()")
         else:

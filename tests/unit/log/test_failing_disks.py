@@ -270,7 +270,7 @@ def test_file_with_unsynced_bytes_is_never_closed(disk: MemoryDisk) -> None:
     for log in logs:
         sync(log, disk)
         read_all(log)
-    assert len(handles) <= 3
+    assert len(handles) <= 2
     assert disk.closed_unsynced == []
 
 

@@ -198,9 +198,7 @@ def test_file_shorter_than_its_batches_ends_the_read(disk: MemoryDisk) -> None:
 
 def test_threads_read_while_the_log_grows_rolls_and_shrinks(tmp_path: object) -> None:
     disk = RealDisk()
-    log = open_log(
-        disk, SMALL, handles=Handles(disk, files_max=4), directory=f"{tmp_path}/t-0"
-    )
+    log = open_log(disk, SMALL, handles=Handles(disk, files_max=4), directory=f"{tmp_path}/t-0")
     append_many(log, 50)
     stop = threading.Event()
 

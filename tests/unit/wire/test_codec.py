@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.wire.codec import (
+    EncodedMessage,
     MalformedMessage,
     NotEncodable,
     decode,
@@ -255,6 +256,15 @@ def test_large_records_become_chunks_and_are_not_copied(size):
     whole = b"".join(chunks)
     assert whole == b"head" + encode(response, 11)
     assert decode(FetchResponse, whole[4:], 11) == response
+
+
+def test_an_answer_that_is_encoded_already_is_passed_on_as_it_is():
+    body = encode(HeartbeatRequest("g", 1, "m"), 0)
+    out = bytearray(b"head")
+    chunks = encode_chunks(EncodedMessage(body), 7, out)
+    assert chunks[0] is out
+    assert chunks[1] is body
+    assert b"".join(chunks) == b"head" + body
 
 
 @pytest.mark.parametrize("version", [8, 12])

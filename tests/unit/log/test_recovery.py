@@ -1,0 +1,352 @@
+"""Opening a log: believed after a clean stop, checked after a crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from ottla.log.log import Log, LogConfig
+from ottla.testing.disks import MemoryDisk
+from unit.log.house import (
+    DIRECTORY,
+    NOW_MS,
+    SMALL,
+    append,
+    append_many,
+    base_offsets,
+    make_batch,
+    open_log,
+    read_all,
+    send,
+    sync,
+)
+
+SIZE = len(make_batch())
+LOG_FILE = f"{DIRECTORY}/{0:020d}.log"
+
+
+def crashed(disk: MemoryDisk, keep_all: bool = True) -> MemoryDisk:
+    """After a stop of the process, or (`keep_all=False`) of a machine that loses all it can."""
+    if keep_all:
+        return disk
+    return next(
+        survivor
+        for survivor in (disk.after_crash(Random(seed)) for seed in range(1000))
+        if _log_bytes(survivor) == _stored_bytes(disk)
+    )
+
+
+def _log_bytes(disk: MemoryDisk) -> int:
+    return sum(len(disk.read_file(path)) for path in disk.paths() if path.endswith(".log"))
+
+
+def _stored_bytes(disk: MemoryDisk) -> int:
+    return sum(len(i.stored) for path, i in disk._stored_names.items() if path.endswith(".log"))
+
+
+def recover(disk: MemoryDisk, recovery_point: int = 0, **options: object) -> Log:
+    return open_log(disk, clean=False, recovery_point=recovery_point, **options)  # type: ignore[arg-type]
+
+
+# ------------------------------------------------------------------------------- clean starts
+
+
+def test_clean_start_reads_no_batch(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append_many(log, 500)
+    log.close()
+    before = disk.reads
+    log = open_log(disk)
+    assert log.end_offset == log.synced.offset == 500
+    assert disk.reads == before
+
+
+def test_clean_start_goes_on_writing_the_same_segment(disk: MemoryDisk) -> None:
+    log = open_log(disk, LogConfig(index_interval_bytes=100))
+    append_many(log, 10)
+    log.close()
+    log = open_log(disk, LogConfig(index_interval_bytes=100))
+    append_many(log, 10)
+    assert log.segment_count == 1
+    log.close()
+    log = open_log(disk, LogConfig(index_interval_bytes=100))
+    assert base_offsets(read_all(log, max_bytes=1)) == list(range(20))
+
+
+def test_clean_start_of_an_empty_log(disk: MemoryDisk) -> None:
+    open_log(disk).close()
+    log = open_log(disk)
+    assert (log.start_offset, log.end_offset) == (0, 0)
+    append_many(log, 1)
+    assert base_offsets(read_all(log)) == [0]
+
+
+def test_clean_start_without_the_last_snapshot_looks_for_the_end(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append_many(log, 100)
+    log.close()
+    disk.remove(f"{DIRECTORY}/{100:020d}.snapshot")
+    assert open_log(disk).end_offset == 100
+
+
+@pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+@pytest.mark.parametrize("clean", [True, False])
+def test_missing_index_files_are_built_again(disk: MemoryDisk, suffix: str, clean: bool) -> None:
+    log = open_log(disk)
+    append_many(log, 100)
+    log.close()
+    paths = [path for path in disk.paths() if path.endswith(suffix)]
+    before = {path: disk.read_file(path) for path in paths}
+    for path in paths:
+        disk.remove(path)
+    log = open_log(disk, clean=clean, recovery_point=100)
+    assert base_offsets(read_all(log, max_bytes=1)) == list(range(100))
+    assert log.first_at_or_after(NOW_MS, log.written) == (0, NOW_MS, 0)
+    log.close()
+    assert {path: disk.read_file(path) for path in paths} == before
+
+
+@pytest.mark.parametrize("damage", [lambda d: d + b"\0\0\0", lambda d: bytes(len(d))])
+def test_damaged_index_of_an_older_segment_is_built_again(
+    disk: MemoryDisk, damage: Callable[[bytes], bytes]
+) -> None:
+    log = open_log(disk)
+    append_many(log, 100)
+    sync(log, disk)
+    path = f"{DIRECTORY}/{0:020d}.index"
+    intact = disk.read_file(path)
+    assert intact
+    disk.write_file(path, damage(intact))
+    log = recover(disk, recovery_point=100)
+    assert base_offsets(read_all(log, max_bytes=1)) == list(range(100))
+    assert disk.read_file(path) == intact
+
+
+def test_leftovers_are_removed(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append_many(log, 3)
+    log.close()
+    for name in (f"{7:020d}.log.deleted", "leader-epoch-checkpoint.tmp"):
+        disk.write_file(f"{DIRECTORY}/{name}", b"x")
+    open_log(disk)
+    assert not [path for path in disk.paths() if path.endswith((".deleted", ".tmp"))]
+
+
+# ------------------------------------------------------------------------------ after a crash
+
+
+def test_what_was_synced_survives_and_the_rest_may_go(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append_many(log, 30)
+    sync(log, disk)
+    append_many(log, 30)
+    survivor = crashed(disk, keep_all=False)
+    log = recover(survivor)
+    assert log.end_offset == 30
+    assert base_offsets(read_all(log)) == list(range(30))
+
+
+def test_what_survives_unsynced_is_synced_before_it_is_served(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append_many(log, 30)
+    survivor = crashed(disk)
+    log = recover(survivor)
+    assert log.synced.offset == log.end_offset == 30
+    again = recover(crashed(survivor, keep_all=False))
+    assert again.end_offset == 30
+
+
+def test_names_of_surviving_files_are_synced_as_well(disk: MemoryDisk) -> None:
+    """The data is on disk and its name is not: the sync of recovery has to bring both."""
+    log = open_log(disk)
+    append_many(log, 30)
+    for path in disk.paths():
+        disk.open(path).sync()
+    log = recover(disk)
+    assert log.end_offset == 30
+    assert set(disk._stored_names) >= {path for path in disk.paths() if path.endswith(".log")}
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        pytest.param(lambda data: data[:-1], id="cut short"),
+        pytest.param(lambda data: data[: -SIZE + 20], id="half a header"),
+        pytest.param(lambda data: data[:-SIZE] + bytes(SIZE), id="zeros"),
+        pytest.param(lambda data: data + bytes(4096), id="zeros behind"),
+        pytest.param(lambda data: data[:-1] + bytes([data[-1] ^ 1]), id="a flipped bit"),
+        pytest.param(lambda data: data[:-SIZE] + b"\xff" * SIZE, id="ones"),
+        pytest.param(lambda data: data + data[:SIZE], id="an old batch again"),
+    ],
+)
+def test_log_is_cut_at_the_first_batch_that_is_not_intact(
+    disk: MemoryDisk, damage: Callable[[bytes], bytes]
+) -> None:
+    log = open_log(disk, LogConfig())
+    append_many(log, 10)
+    intact = disk.read_file(LOG_FILE)
+    disk.write_file(LOG_FILE, damage(intact))
+    log = recover(disk)
+    kept = log.end_offset
+    assert kept in (9, 10)
+    assert base_offsets(read_all(log)) == list(range(kept))
+    assert disk.read_file(LOG_FILE) == intact[: kept * SIZE], "the bad bytes are gone"
+    append_many(log, 1)
+    assert base_offsets(read_all(log)) == list(range(kept + 1))
+
+
+def test_segments_behind_a_bad_batch_are_removed(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append_many(log, 100)
+    sync(log, disk)
+    second = log._segments[1].base_offset
+    path = f"{DIRECTORY}/{second:020d}.log"
+    data = disk.read_file(path)
+    disk.write_file(path, data[: SIZE + 10])
+    log = recover(disk)
+    assert log.end_offset == second + 1
+    assert log.segment_count == 2
+    bases = {int(path[-24:-4]) for path in disk.paths() if path.endswith(".log")}
+    assert bases == {0, second}
+    assert not [p for p in disk.paths() if p.endswith(".snapshot") and int(p[-29:-9]) > second]
+
+
+def test_hole_between_segments_ends_the_log(disk: MemoryDisk) -> None:
+    """The old segment lost its unsynced end, the new one is whole: it must not be served."""
+    log = open_log(disk)
+    append_many(log, 5)
+    sync(log, disk)
+    append_many(log, 3)
+    log.roll(NOW_MS)
+    append_many(log, 3)
+    data = disk.read_file(LOG_FILE)
+    disk.write_file(LOG_FILE, data[: 6 * SIZE])
+    log = recover(disk, recovery_point=5)
+    assert log.end_offset == 6
+    assert log.segment_count == 1
+
+
+def test_batches_below_the_recovery_point_are_not_read_in_whole(disk: MemoryDisk) -> None:
+    log = open_log(disk, LogConfig())
+    for _ in range(3):
+        append(log, make_batch(value=b"v" * 3_000_000))
+    log.write()
+    sync(log, disk)
+    corrupt = bytearray(disk.read_file(LOG_FILE))
+    corrupt[1_000_000] ^= 1
+    disk.write_file(LOG_FILE, bytes(corrupt))
+    assert recover(disk, recovery_point=3).end_offset == 3
+    assert recover(disk, recovery_point=0).end_offset == 0
+
+
+def test_segments_below_the_recovery_point_are_not_read_at_all(disk: MemoryDisk) -> None:
+    log = open_log(disk, LogConfig(segment_bytes=100_000))
+    append_many(log, 10_000)
+    sync(log, disk)
+    assert log.segment_count > 5
+    before = disk.reads
+    log = recover(disk, recovery_point=10_000)
+    assert log.end_offset == 10_000
+    assert disk.reads - before < 3 * log.segment_count + 5
+
+
+def test_offsets_must_grow(disk: MemoryDisk) -> None:
+    log = open_log(disk, LogConfig())
+    append_many(log, 3)
+    data = disk.read_file(LOG_FILE)
+    disk.write_file(LOG_FILE, data + data[SIZE : 2 * SIZE])
+    assert recover(disk).end_offset == 3
+
+
+def test_epochs_are_found_again_in_the_batches(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    for at in range(60):
+        append(log, epoch=at // 10)
+    log.write()
+    sync(log, disk)
+    disk.remove(f"{DIRECTORY}/leader-epoch-checkpoint")
+    log = recover(disk, recovery_point=55)
+    assert [log.epoch_at(at) for at in range(60)] == [at // 10 for at in range(60)]
+    assert log.end_offset_for_epoch(2) == (2, 30)
+
+
+def test_damaged_epoch_file_is_built_again(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    for at in range(60):
+        append(log, epoch=at // 10)
+    log.write()
+    sync(log, disk)
+    disk.write_file(f"{DIRECTORY}/leader-epoch-checkpoint", b"0\n7\n1 2\n")
+    log = recover(disk, recovery_point=55)
+    assert [log.epoch_at(at) for at in range(60)] == [at // 10 for at in range(60)]
+
+
+def test_snapshot_of_a_lost_future_is_not_believed(disk: MemoryDisk) -> None:
+    """The roll's snapshot is on disk, the batches it tells of are not."""
+    log = open_log(disk)
+    send(log, 0)
+    log.write()
+    sync(log, disk)
+    for sequence in range(1, 30):
+        send(log, sequence)
+    log.write()
+    disk.write_file(LOG_FILE, disk.read_file(LOG_FILE)[:SIZE])
+    log = recover(disk, recovery_point=1)
+    assert log.end_offset == 1
+    assert send(log, 1) == (1, 2, -1, False)
+    for sequence in range(2, 60):
+        send(log, sequence, value=b"other")
+    log.write()
+    log = recover(disk, recovery_point=1)
+    assert send(log, 59) == (59, 60, -1, True)
+
+
+def test_crash_right_after_recovery_changes_nothing(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append_many(log, 100)
+    sync(log, disk)
+    append_many(log, 50)
+    for seed in range(30):
+        first = recover(disk.after_crash(Random(seed)))
+        survivor = first._handles.disk
+        assert isinstance(survivor, MemoryDisk)
+        second = recover(survivor.after_crash(Random(seed + 1)))
+        assert read_all(second) == read_all(first)
+
+
+def test_clean_stop_after_recovery_is_a_clean_start(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append_many(log, 100)
+    log = recover(disk)
+    log.close()
+    before = disk.reads
+    log = open_log(disk)
+    assert disk.reads == before
+    assert base_offsets(read_all(log, max_bytes=1)) == list(range(100))
+
+
+def test_log_that_ends_before_its_start_begins_there_anew(disk: MemoryDisk) -> None:
+    """Deleted up to 50, and then the crash took all of it: offsets must not be given twice."""
+    log = open_log(disk, SMALL)
+    for sequence in range(20):
+        send(log, sequence)
+    log.write()
+    log = recover(disk, start_offset=50)
+    assert (log.start_offset, log.end_offset) == (50, 50)
+    assert send(log, 19) == (50, 51, -1, False)
+    log.write()
+    log.close()
+    assert open_log(disk, start_offset=50).end_offset == 51
+
+
+def test_deleted_segments_that_come_back_are_removed(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append_many(log, 100)
+    log.close()
+    log = open_log(disk, start_offset=60)
+    assert log.start_offset == 60
+    first = log._segments[0].base_offset
+    assert 0 < first <= 60
+    assert min(int(path[-24:-4]) for path in disk.paths() if path.endswith(".log")) == first
