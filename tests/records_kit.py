@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from raw_client import RawClient
-
 from ottla.wire.compression import Compression
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.wire.messages.list_offsets import (
@@ -15,6 +13,7 @@ from ottla.wire.messages.list_offsets import (
 )
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 from ottla.wire.records import Record, decode_records, encode_batch, headers_in
+from raw_client import RawClient
 
 NOW_MS = 1_790_000_000_000
 

@@ -258,7 +258,7 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     OffsetNotAvailable: ErrorCode.OFFSET_NOT_AVAILABLE,
     CorruptBatch: ErrorCode.CORRUPT_MESSAGE,
     InvalidRecord: ErrorCode.INVALID_RECORD,
-    UnsupportedMessageFormat: ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    UnsupportedMessageFormat: ErrorCode.INVALID_RECORD,
     UnsupportedCompression: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     UnknownTopicOrPartition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     UnknownTopicId: ErrorCode.UNKNOWN_TOPIC_ID,

@@ -8,8 +8,6 @@ import threading
 from collections.abc import Iterator
 
 import pytest
-from raw_client import RawClient
-from records_kit import batch, fetch_request, produce, values_in
 
 from ottla.broker.router import APIS, ApiKey
 from ottla.errors import ErrorCode
@@ -18,6 +16,8 @@ from ottla.wire.codec import encode
 from ottla.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.messages.list_groups import ListGroupsRequest
 from ottla.wire.messages.metadata import MetadataRequest
+from raw_client import RawClient
+from records_kit import batch, fetch_request, produce, values_in
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import threading
 from dataclasses import dataclass, field
 
 import pytest
-from raw_client import RawClient
-from records_kit import batch, fetch, fetch_request, produce, produce_request, values_in
 
 from ottla.testing import Broker
+from raw_client import RawClient
+from records_kit import batch, fetch, fetch_request, produce, produce_request, values_in
 
 ROUNDS = 6
 PRODUCERS = 3

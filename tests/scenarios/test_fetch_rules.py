@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from raw_client import RawClient
-from records_kit import NOW_MS, batch, fetch, fetch_request, list_offset, produce, values_in
 
 from ottla.errors import ErrorCode
 from ottla.testing import Broker
@@ -17,6 +15,8 @@ from ottla.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderPartition,
     OffsetForLeaderTopic,
 )
+from raw_client import RawClient
+from records_kit import NOW_MS, batch, fetch, fetch_request, list_offset, produce, values_in
 
 
 @pytest.fixture

@@ -8,14 +8,14 @@ import zlib
 from collections.abc import Iterator
 
 import pytest
-from raw_client import RawClient
-from records_kit import batch, fetch, list_offset, produce, produce_request, values_in
 
 from ottla.errors import ErrorCode
 from ottla.testing import Broker
 from ottla.wire.compression import Compression
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.records import headers_in
+from raw_client import RawClient
+from records_kit import batch, fetch, list_offset, produce, produce_request, values_in
 
 
 @pytest.fixture
@@ -103,8 +103,8 @@ def _with_crc32(data: bytearray) -> bytearray:
     ("data", "code"),
     [
         (_with_crc32(batch(b"a")), ErrorCode.CORRUPT_MESSAGE),
-        (_with_magic(batch(b"a"), 1), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
-        (_with_magic(batch(b"a"), 3), ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT),
+        (_with_magic(batch(b"a"), 1), ErrorCode.INVALID_RECORD),
+        (_with_magic(batch(b"a"), 3), ErrorCode.INVALID_RECORD),
         (_with_length(batch(b"a"), 10), ErrorCode.CORRUPT_MESSAGE),
         (_with_length(batch(b"a"), -5), ErrorCode.CORRUPT_MESSAGE),
         (_with_length(batch(b"a"), 2**31 - 1), ErrorCode.CORRUPT_MESSAGE),

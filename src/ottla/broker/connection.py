@@ -90,19 +90,17 @@ class Outbox:
 
 
 class Listener:
-    """What the connections of one listening socket share."""
+    """What all client connections share, over whichever listening socket they came."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        name: str,
         router: Router,
         limits: Limits,
         metrics: Metrics,
         outbox: Outbox,
     ) -> None:
         self.loop = loop
-        self.name = name
         self.router = router
         self.limits = limits
         self.metrics = metrics
@@ -115,8 +113,9 @@ class Listener:
         self._unsent: dict[Connection, int] = {}
         self._sweeper: asyncio.TimerHandle | None = None
 
-    def connection(self) -> Connection:
-        return Connection(self)
+    def connection(self, name: str) -> Connection:
+        """A new connection; `name` is that of the listening socket in `listeners`."""
+        return Connection(self, name)
 
     def start(self) -> None:
         self._sweep()
@@ -205,6 +204,7 @@ class Connection(asyncio.BufferedProtocol):
         "_leftover",
         "_listener",
         "_memory",
+        "_name",
         "_outgoing",
         "_stalled_at_s",
         "_task",
@@ -213,8 +213,9 @@ class Connection(asyncio.BufferedProtocol):
         "peer",
     )
 
-    def __init__(self, listener: Listener) -> None:
+    def __init__(self, listener: Listener, name: str) -> None:
         self._listener = listener
+        self._name = name
         self._transport: asyncio.Transport | None = None
         self.peer = "?"
         self._leftover = b""
@@ -413,7 +414,7 @@ class Connection(asyncio.BufferedProtocol):
         try:
             head = router.head(view)
             route = router.route(head)
-            outcome = router.call(route, head, view, self.peer, listener.name, self._memory)
+            outcome = router.call(route, head, view, self.peer, self._name, self._memory)
         except CloseConnection as error:
             self.drop(str(error))
             return

@@ -11,6 +11,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from time import perf_counter
 from typing import Final, NamedTuple
 
@@ -232,7 +233,6 @@ class Broker:
         """Binds all sockets without serving yet; a taken port stops the start here."""
         self._listener = Listener(
             self._loop,
-            "PLAINTEXT",
             Router(services),
             Limits(self.config),
             self._metrics,
@@ -242,7 +242,7 @@ class Broker:
         bound = []
         for wanted in self.config.bound():
             server = await self._loop.create_server(
-                self._listener.connection,
+                partial(self._listener.connection, wanted.name),
                 wanted.host,
                 wanted.port,
                 backlog=self.config.socket_listen_backlog_size,

@@ -158,7 +158,11 @@ class Partitions:
     def _create(self, topic: TopicImage, indexes: Iterable[int]) -> None:
         """No file is touched: those come with the first batch."""
         for index in indexes:
-            log = self._open_log(topic.name, index, clean=True)
+            try:
+                log = self._open_log(topic.name, index, clean=True)
+            except OSError as error:
+                logger.error("%s-%d cannot be opened: %s", topic.name, index, error)
+                continue
             self._add(topic, index, topic.partitions[index], log, is_settled=False)
 
     def _open_log(
@@ -224,6 +228,9 @@ class Partitions:
         try:
             return [self._data.doom_partition(name, self._random.bytes(16))]
         except FileNotFoundError:
+            return []
+        except OSError as error:
+            logger.error("%s cannot be removed: %s", name, error)
             return []
 
     def _remove_strangers(self) -> set[TopicPartition]:

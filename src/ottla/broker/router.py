@@ -75,6 +75,8 @@ class Api(NamedTuple):
         return "".join(word.capitalize() for word in self.key.name.split("_"))
 
 
+# A list of small things takes twenty times its bytes once it is read. Only records may be larger.
+PLAIN_REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
 NEVER_FLEXIBLE: Final = 0x7FFF
 
 APIS: Final[dict[int, Api]] = {
@@ -152,6 +154,10 @@ class Router:
             )
         return route
 
+    def _check_size(self, api: Api, byte_count: int) -> None:
+        if byte_count > PLAIN_REQUEST_BYTES_MAX and api.key != ApiKey.PRODUCE:
+            raise CloseConnection(f"a {api.name} request of {byte_count} bytes")
+
     def call(
         self,
         route: Route,
@@ -166,6 +172,7 @@ class Router:
             head.api_key, head.version, head.correlation_id, head.client_id, host, listener, memory
         )
         route.metrics.count += 1
+        self._check_size(route.api, len(frame))
         if head.version > route.api.last:
             request: Message = route.request()
         else:

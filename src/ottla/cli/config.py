@@ -90,6 +90,8 @@ def show(
             continue
         row = {"name": known.name, "value": known.format(getattr(config, known.field_name))}
         found.append(row | ({"origin": str(where)} if origin else {}))
+    if not found:
+        output.say("Every setting is at its default.")
     output.show(found, as_json=as_json)
 
 

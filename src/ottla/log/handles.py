@@ -66,7 +66,7 @@ class Handles:
                 file = handle.file = opened
                 self._open[handle] = None
             handle.users += 1
-            handle.is_recent = True
+            handle.is_recent = False
         if surplus is not None:
             surplus.close()
         return file
@@ -115,7 +115,7 @@ class Handles:
         return file
 
     def _oldest_unused(self) -> File | None:
-        """Second chance: whoever was used since the last look moves to the back of the queue."""
+        """Second chance: who was used again since the last look moves to the back of the queue."""
         if len(self._open) < self._files_max:
             return None
         for _ in range(min(2 * len(self._open), _PASSES_MAX)):

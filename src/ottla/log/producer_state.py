@@ -19,9 +19,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
 from ottla.errors import InvalidProducerEpoch, InvalidRecord, OutOfOrderSequence
+from ottla.wire.checksum import crc32c
 from ottla.wire.records import CONTROL_BIT, SEQUENCE_MAX, BatchHeader
 
 WINDOW_BATCHES: Final = 5

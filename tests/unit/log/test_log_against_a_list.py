@@ -440,4 +440,4 @@ class LogAgainstAList(RuleBasedStateMachine):
 
 
 TestLogAgainstAList = LogAgainstAList.TestCase
-TestLogAgainstAList.settings = settings(max_examples=10, stateful_step_count=30)
+TestLogAgainstAList.settings = settings(max_examples=150, stateful_step_count=40)

@@ -214,7 +214,7 @@ def test_threads_read_while_the_log_grows_rolls_and_shrinks(tmp_path: object) ->
     with ThreadPoolExecutor(3) as pool:
         readers = [pool.submit(read_on, seed) for seed in range(3)]
         try:
-            for turn in range(150):
+            for turn in range(60):
                 append_many(log, 4)
                 sync(log, disk)
                 if turn % 10 == 9:
