@@ -83,7 +83,7 @@ QUICK: Final = (
     Case(
         "partitions-5000",
         "5,000",
-        Partitions(5000, 200_000, idle_s=10),
+        Partitions(5000, 100_000, idle_s=10),
         limits={"restart_s": 5, "idle_cpu_percent": 2, "rss_mb": 250},
     ),
     Case("flat-1GB", "1 KB messages", Flat(1, chunks=8), limits={"swing_percent": 10}),

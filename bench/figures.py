@@ -58,6 +58,7 @@ FLOOR_FIGURES: Final = {
     "syncfs_p99_ms": Figure("syncfs p99", "ms", 3),
     "write_beside_sync_p50_ms": Figure("100 KB write beside a sync p50", "ms", 3),
     "write_beside_sync_p99_ms": Figure("100 KB write beside a sync p99", "ms", 3),
+    "file_creation_ms": Figure("file or directory created", "ms", 3),
     "loopback_mb_per_s": Figure("loopback, one connection", "MB/s", 0, more_is_better=True),
     "crc_mb_per_s": Figure("CRC-32C", "MB/s", 0, more_is_better=True),
     "echo_asyncio_per_s": Figure("echo, asyncio", "round trips/s", 0, more_is_better=True),

@@ -23,6 +23,7 @@ SYNC_COUNT: Final = 200
 SYNC_BYTES: Final = 4096
 BESIDE_BYTES: Final = 100_000
 BESIDE_COUNT: Final = 400
+CREATE_COUNT: Final = 200
 LOOPBACK_S: Final = 1.5
 LOOPBACK_CHUNK_BYTES: Final = 1 << 20
 CRC_BYTES: Final = 1 << 20
@@ -66,6 +67,17 @@ def write_beside_sync() -> dict[str, float]:
     return _percentiles("write_beside_sync", times)
 
 
+def file_creation() -> dict[str, float]:
+    """An empty file in a directory of its own, as a new partition makes them."""
+    with tempfile.TemporaryDirectory(dir=data_root()) as home:
+        started = time.perf_counter()
+        for number in range(CREATE_COUNT):
+            os.mkdir(f"{home}/{number}")
+            os.close(os.open(f"{home}/{number}/file", os.O_RDWR | os.O_CREAT))
+        elapsed = time.perf_counter() - started
+    return {"file_creation_ms": elapsed / CREATE_COUNT / 2 * 1000}
+
+
 def loopback() -> dict[str, float]:
     """Bytes through one TCP connection on 127.0.0.1, the receiver in a process of its own."""
     with (
@@ -100,6 +112,7 @@ FLOORS: Final[tuple[Callable[[], dict[str, float]], ...]] = (
     fdatasync,
     syncfs,
     write_beside_sync,
+    file_creation,
     loopback,
     crc,
     echo,

@@ -51,6 +51,18 @@ def test_lines_go_in_and_come_out(kcat, created_topic: str, codec: str) -> None:
     assert seen == "0 a:1 made=by-kcat\n1 b:2 made=by-kcat\n2 c:3 made=by-kcat\n"
 
 
+@pytest.mark.parametrize("codec", ["gzip", "snappy", "lz4", "zstd"])
+def test_what_kcat_compresses_is_stored_compressed(
+    kcat, created_topic: str, codec: str, get_client
+) -> None:
+    """An older librdkafka compresses only if the broker says that it knows ancient requests."""
+    lines = "".join(f"{i} {'x' * 5000}\n" for i in range(20))
+    kcat("-P", "-t", created_topic, "-z", codec, stdin=lines)
+    assert kcat("-C", "-t", created_topic, "-o", "beginning", "-e", "-q") == lines
+    stored_bytes = get_client("kafka-python").call("describe_log_dirs", topic=created_topic)["0"]
+    assert stored_bytes < 50_000
+
+
 def test_an_empty_value_is_null_on_demand(kcat, created_topic: str) -> None:
     kcat("-P", "-t", created_topic, "-K:", "-Z", stdin="gone:\n")
     seen = kcat("-C", "-t", created_topic, "-o", "beginning", "-e", "-q", "-f", "%k %S\n")

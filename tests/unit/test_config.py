@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import ottla
 from ottla.config import (
     BROKER_SETTINGS,
     TOPIC_SETTINGS,
@@ -44,6 +46,14 @@ def test_every_setting_describes_itself_and_its_default_is_valid(known: Setting)
     else:
         assert known.parse(text) == known.default
     assert known.has_effect == ("without effect" not in known.doc)
+
+
+def test_setting_that_claims_an_effect_is_read_somewhere() -> None:
+    source = "".join(file.read_text() for file in Path(ottla.__path__[0]).rglob("*.py"))
+    inherited = {synonym.name for known in TOPIC_SETTINGS.values() for synonym in known.synonyms}
+    for known in ALL_SETTINGS:
+        if known.has_effect and known.name not in inherited:
+            assert re.search(rf"\.{known.field_name}\b", source), known.name
 
 
 def test_every_synonym_of_a_topic_setting_is_a_broker_setting() -> None:

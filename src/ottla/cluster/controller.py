@@ -63,11 +63,9 @@ class Controller:
         return None, encode_record(record)
 
     def decode(self, key: bytes | None, value: bytes | None) -> Message | None:
-        del key
         return None if value is None else decode_record(value)
 
     def apply(self, record: Message, wall_ms: int) -> None:
-        del wall_ms
         self.image.apply(record)
         if isinstance(record, ConfigRecord):
             self._plain_configs = None
@@ -79,7 +77,6 @@ class Controller:
         return None
 
     def on_deadline(self, now: Now) -> Decision[Message]:
-        del now
         return Decision()
 
     def abandon(self) -> list[Ticket]:
@@ -93,7 +90,6 @@ class Controller:
     def create_topics(
         self, request: CreateTopicsRequest, now: Now, ticket: Ticket
     ) -> Decision[Message]:
-        del now
         layers = BrokerLayers.of(self._config, self.image)
         outcomes = topics.create(self.image, layers.effective(), self._random, request.topics)
         records: list[Message] = []
@@ -129,7 +125,6 @@ class Controller:
         self, wanted: Sequence[CreatableTopic], now: Now, ticket: Ticket
     ) -> Decision[Message]:
         """Answers with the names that do not exist now, and why; existing before is no failure."""
-        del now
         config = BrokerLayers.of(self._config, self.image).effective()
         outcomes = topics.create(self.image, config, self._random, wanted)
         records: list[Message] = []
@@ -144,7 +139,6 @@ class Controller:
     def delete_topics(
         self, request: DeleteTopicsRequest, now: Now, ticket: Ticket
     ) -> Decision[Message]:
-        del now
         by_name = [DeleteTopicState(name=name) for name in request.topic_names]
         deletions = topics.delete(self.image, [*request.topics, *by_name])
         results = [
@@ -159,7 +153,6 @@ class Controller:
     def create_partitions(
         self, request: CreatePartitionsRequest, now: Now, ticket: Ticket
     ) -> Decision[Message]:
-        del now
         config = BrokerLayers.of(self._config, self.image).effective()
         outcomes = topics.add_partitions(self.image, config, self._random, request.topics)
         records: list[Message] = []
@@ -176,7 +169,6 @@ class Controller:
     def alter_configs(
         self, request: legacy.AlterConfigsRequest, now: Now, ticket: Ticket
     ) -> Decision[Message]:
-        del now
         changes = [
             alterations.ResourceChange(
                 resource.resource_type,
@@ -204,7 +196,6 @@ class Controller:
     def incremental_alter_configs(
         self, request: incremental.IncrementalAlterConfigsRequest, now: Now, ticket: Ticket
     ) -> Decision[Message]:
-        del now
         changes = [
             alterations.ResourceChange(
                 resource.resource_type,
@@ -248,7 +239,6 @@ class Controller:
         self, registration: brokers.Registration, now: Now, ticket: Ticket
     ) -> Decision[Message]:
         """Answers with the broker's epoch."""
-        del now
         record = brokers.register(self.image, registration)
         return _decision([record], ticket, record.broker_epoch)
 
@@ -256,13 +246,11 @@ class Controller:
         self, node_id: int, after: brokers.Cursor, now: Now, ticket: Ticket
     ) -> Decision[Message]:
         """Answers with the cursor to go on from, or None when all is done."""
-        del now
         records, cursor = brokers.raise_leader_epochs(self.image, node_id, after)
         return _decision([*records], ticket, cursor)
 
     def new_producer_id(self, now: Now, ticket: Ticket) -> Decision[Message]:
         """Answers with an id that no producer had or will have."""
-        del now
         records: list[Message] = []
         if not self._producer_ids:
             first = self.image.next_producer_id

@@ -162,7 +162,11 @@ class BrokerConfig(Settings):
         at_least(1),
     )
     request_timeout_ms: int = setting(
-        30_000, "How long the broker itself waits for an answer.", at_least(0)
+        30_000,
+        "How long the broker waits for an answer of another. Accepted, but without effect on a "
+        "cluster of one.",
+        at_least(0),
+        has_effect=False,
     )
     fetch_max_bytes: int = setting(
         55 * _MIB, "The most bytes in one answer to a fetch.", at_least(1024)
@@ -203,10 +207,14 @@ class BrokerConfig(Settings):
         has_effect=False,
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
-        60_000, "Time between two writes of the recovery points.", at_least(0)
+        60_000, "Time between two writes of recovery points and log start offsets.", at_least(1)
     )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
-        60_000, "Time between two writes of the log start offsets.", at_least(0)
+        60_000,
+        "Time between two writes of log start offsets in Kafka. Accepted, but without effect: they "
+        "are written when they change, and with the recovery points.",
+        at_least(0),
+        has_effect=False,
     )
     log_open_files_max: int = setting(
         512,

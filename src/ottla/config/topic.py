@@ -92,9 +92,11 @@ class TopicConfig(Settings):
     )
     file_delete_delay_ms: Long = setting(
         60_000,
-        "How long a removed segment file stays on disk, for readers that still hold it.",
+        "How long a removed segment file stays on disk, for readers that still hold it."
+        " Accepted, but without effect until retention exists.",
         at_least(0),
         broker="log.segment.delete.delay.ms",
+        has_effect=False,
     )
     flush_messages: Long = setting(
         LONG_MAX,

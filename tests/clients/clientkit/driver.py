@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import os
 import subprocess
 import threading
 import time
@@ -13,8 +14,9 @@ from pathlib import Path
 from typing import Any
 
 CALL_TIMEOUT_S = 45
-WAIT_TIMEOUT_S = 30
+WAIT_TIMEOUT_S = float(os.environ.get("OTTLA_CLIENT_WAIT_S", "30"))
 STDERR_TAIL_BYTES = 3000
+UNKNOWN_TOPIC_OR_PARTITION = 3
 
 
 class Refused(Exception):
@@ -171,11 +173,19 @@ class Driver:
     def call_until(self, accept: Callable[[Any], bool], op: str, **arguments: Any) -> Any:
         """Asks until the answer is acceptable: what an admin changed may show a moment later."""
         deadline = time.monotonic() + WAIT_TIMEOUT_S
-        while not accept(answer := self.call(op, **arguments)):
-            if time.monotonic() > deadline:
-                raise Stuck(f"{self.name}: {op} {arguments} still answers {answer}")
+        answer: Any = None
+        while time.monotonic() < deadline:
+            try:
+                answer = self.call(op, **arguments)
+            except Refused as error:
+                if error.code != UNKNOWN_TOPIC_OR_PARTITION:
+                    raise
+                answer = error
+            else:
+                if accept(answer):
+                    return answer
             time.sleep(0.02)
-        return answer
+        raise Stuck(f"{self.name}: {op} {arguments} still answers {answer}")
 
     def create_topic(
         self, topic: str, partitions: int, configs: Mapping[str, str] | None = None

@@ -21,7 +21,6 @@ from ottla.wire.messages.alter_configs import (
 def handle(
     services: Services, context: RequestContext, request: AlterConfigsRequest
 ) -> Awaitable[AlterConfigsResponse]:
-    del context
     return ask_controller(
         services,
         lambda controller, now, ticket: controller.alter_configs(request, now, ticket),

@@ -17,7 +17,6 @@ from ottla.wire.messages.create_partitions import (
 def handle(
     services: Services, context: RequestContext, request: CreatePartitionsRequest
 ) -> Awaitable[CreatePartitionsResponse]:
-    del context
     return ask_controller(
         services,
         lambda controller, now, ticket: controller.create_partitions(request, now, ticket),

@@ -22,7 +22,6 @@ from ottla.wire.messages.create_topics import (
 def handle(
     services: Services, context: RequestContext, request: CreateTopicsRequest
 ) -> Awaitable[CreateTopicsResponse]:
-    del context
     return ask_controller(
         services,
         lambda controller, now, ticket: controller.create_topics(request, now, ticket),

@@ -17,7 +17,6 @@ from ottla.wire.messages.delete_groups import (
 async def handle(
     services: Services, context: RequestContext, request: DeleteGroupsRequest
 ) -> DeleteGroupsResponse:
-    del context
     found, failures = services.groups.by_shard(request.groups_names)
     answers = await asyncio.gather(*(_delete(shard, names) for shard, names in found.items()))
     results = [result for answer in answers for result in answer]

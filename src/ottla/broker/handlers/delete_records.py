@@ -5,6 +5,9 @@ The new start is on disk before the answer is.
 
 from __future__ import annotations
 
+import asyncio
+
+from ottla.broker.partition import Partition
 from ottla.broker.services import RequestContext, Services
 from ottla.errors import OttlaError, PolicyViolation, code_of
 from ottla.types import INTERNAL_TOPICS
@@ -20,7 +23,7 @@ async def handle(
     services: Services, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
     response = DeleteRecordsResponse()
-    moved: list[DeleteRecordsPartitionResult] = []
+    moved: list[tuple[DeleteRecordsPartitionResult, Partition]] = []
     for topic in request.topics:
         answers: list[DeleteRecordsPartitionResult] = []
         response.topics.append(DeleteRecordsTopicResult(topic.name, answers))
@@ -31,17 +34,23 @@ async def handle(
                 partition = services.partitions.get(topic.name, asked.partition_index)
                 _check_policy(topic.name, partition.config.cleanup_policy)
                 answer.low_watermark = partition.delete_before(asked.offset)
-                moved.append(answer)
+                moved.append((answer, partition))
             except (OttlaError, OSError) as error:
                 answer.error_code = code_of(error)
     if moved:
         try:
             await services.partitions.save_start_offsets()
+            await asyncio.to_thread(_remove_files, [partition for _, partition in moved])
         except OSError as error:
-            for answer in moved:
+            for answer, _ in moved:
                 answer.low_watermark = -1
                 answer.error_code = code_of(error)
     return response
+
+
+def _remove_files(partitions: list[Partition]) -> None:
+    for partition in partitions:
+        partition.log.reap()
 
 
 def _check_policy(topic: str, cleanup_policy: tuple[str, ...]) -> None:

@@ -58,5 +58,4 @@ def handle(
 
 
 def refuse(request: DescribeClusterRequest, error: Exception) -> DescribeClusterResponse:
-    del request
     return DescribeClusterResponse(error_code=code_of(error), error_message=str(error))

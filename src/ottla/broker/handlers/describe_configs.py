@@ -32,7 +32,6 @@ from ottla.wire.messages.describe_configs import (
 def handle(
     services: Services, context: RequestContext, request: DescribeConfigsRequest
 ) -> DescribeConfigsResponse:
-    del context
     return DescribeConfigsResponse(
         results=[_result(services, request, resource) for resource in request.resources]
     )

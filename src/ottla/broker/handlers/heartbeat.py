@@ -15,7 +15,6 @@ from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 def handle(
     services: Services, context: RequestContext, request: HeartbeatRequest
 ) -> HeartbeatResponse | Deferred[HeartbeatResponse]:
-    del context
     if not request.group_id:
         raise InvalidGroupId("A group needs an id.")
     future = services.groups.shard_of(request.group_id).submit(
@@ -25,7 +24,6 @@ def handle(
 
 
 def refuse(request: HeartbeatRequest, error: Exception) -> HeartbeatResponse:
-    del request
     if isinstance(error, CoordinatorLoading):
         return HeartbeatResponse()
     return HeartbeatResponse(error_code=group_code_of(error))

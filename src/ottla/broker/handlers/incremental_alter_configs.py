@@ -21,7 +21,6 @@ from ottla.wire.messages.incremental_alter_configs import (
 def handle(
     services: Services, context: RequestContext, request: IncrementalAlterConfigsRequest
 ) -> Awaitable[IncrementalAlterConfigsResponse]:
-    del context
     return ask_controller(
         services,
         lambda controller, now, ticket: controller.incremental_alter_configs(request, now, ticket),

@@ -19,7 +19,6 @@ NO_PRODUCER_EPOCH: Final = -1
 async def handle(
     services: Services, context: RequestContext, request: InitProducerIdRequest
 ) -> InitProducerIdResponse:
-    del context
     if request.transactional_id is not None:
         if not request.transactional_id:
             raise InvalidRequest("The transactional id is empty.")
@@ -33,7 +32,6 @@ async def handle(
 
 
 def refuse(request: InitProducerIdRequest, error: Exception) -> InitProducerIdResponse:
-    del request
     return InitProducerIdResponse(
         error_code=code_of(error), producer_id=NO_PRODUCER, producer_epoch=NO_PRODUCER_EPOCH
     )

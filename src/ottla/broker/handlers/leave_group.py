@@ -22,5 +22,4 @@ def handle(
 
 
 def refuse(request: LeaveGroupRequest, error: Exception) -> LeaveGroupResponse:
-    del request
     return LeaveGroupResponse(error_code=group_code_of(error))

@@ -12,7 +12,6 @@ from ottla.wire.messages.list_groups import ListGroupsRequest, ListGroupsRespons
 async def handle(
     services: Services, context: RequestContext, request: ListGroupsRequest
 ) -> ListGroupsResponse:
-    del context
     states, types = request.states_filter, request.types_filter
     answers = await asyncio.gather(
         *(
@@ -24,5 +23,4 @@ async def handle(
 
 
 def refuse(request: ListGroupsRequest, error: Exception) -> ListGroupsResponse:
-    del request
     return ListGroupsResponse(error_code=group_code_of(error))

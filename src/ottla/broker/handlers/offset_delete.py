@@ -12,7 +12,6 @@ from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteR
 def handle(
     services: Services, context: RequestContext, request: OffsetDeleteRequest
 ) -> OffsetDeleteResponse | Deferred[OffsetDeleteResponse]:
-    del context
     if not request.group_id:
         raise InvalidGroupId("A group needs an id.")
     exists = services.groups.has_partition
@@ -23,5 +22,4 @@ def handle(
 
 
 def refuse(request: OffsetDeleteRequest, error: Exception) -> OffsetDeleteResponse:
-    del request
     return OffsetDeleteResponse(error_code=group_code_of(error))

@@ -31,5 +31,4 @@ def handle(
 
 
 def refuse(request: SyncGroupRequest, error: Exception) -> SyncGroupResponse:
-    del request
     return SyncGroupResponse(error_code=group_code_of(error))
