@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 
 import pytest
@@ -9,6 +10,7 @@ from clientkit.catalog import able
 from confluent_kafka import Producer
 
 DEADLINE_S = 60
+RESTARTS = 5
 
 
 @pytest.mark.parametrize("name", able())
@@ -33,44 +35,81 @@ def test_a_consumer_lives_through_a_restart_of_the_broker(
     assert again.call("offsets", topic=topic, partition=0) == {"earliest": 0, "latest": 3}
 
 
+class SteadyProducer(threading.Thread):
+    """One idempotent producer object that sends numbers until it is told to stop."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(daemon=True)
+        self.topic = topic
+        self.sent = 0
+        self.delivered = 0
+        self.failures: list[str] = []
+        self.is_stopping = False
+        self.progress = threading.Condition()
+        self._producer = Producer(
+            {
+                "bootstrap.servers": bootstrap,
+                "enable.idempotence": True,
+                "linger.ms": 0,
+                "batch.num.messages": 20,
+                "queue.buffering.max.messages": 1000,
+                "reconnect.backoff.ms": 10,
+                "reconnect.backoff.max.ms": 100,
+                "log_level": 0,
+            }
+        )
+
+    def run(self) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while not self.is_stopping and time.monotonic() < deadline:
+            try:
+                self._producer.produce(self.topic, str(self.sent), on_delivery=self._told)
+                self.sent += 1
+                self._producer.poll(0)
+            except BufferError:
+                self._producer.poll(0.01)
+        while self._producer.flush(1) and time.monotonic() < deadline:
+            pass
+
+    def wait_delivered(self, more: int) -> None:
+        goal = self.delivered + more
+        with self.progress:
+            assert self.progress.wait_for(
+                lambda: self.delivered >= goal or self.failures, DEADLINE_S
+            )
+
+    def stop(self) -> None:
+        self.is_stopping = True
+        self.join(DEADLINE_S)
+
+    def _told(self, error, message) -> None:
+        with self.progress:
+            if error is None:
+                self.delivered += 1
+            else:
+                self.failures.append(f"{message.value()}: {error}")
+            self.progress.notify_all()
+
+
 @pytest.mark.parametrize("is_killed", [False, True], ids=["stopped", "killed"])
 def test_an_idempotent_producer_delivers_once_across_restarts(
     is_killed: bool, topic: str, own_broker, new_client
 ) -> None:
-    """One producer object goes on sending while its broker goes away twice."""
+    """The broker goes away again and again with requests in flight; some are sent a second time."""
     client = new_client("confluent", own_broker.bootstrap)
     client.create_topic(topic, partitions=1)
-    producer = Producer(
-        {
-            "bootstrap.servers": own_broker.bootstrap,
-            "enable.idempotence": True,
-            "linger.ms": 1,
-            "batch.num.messages": 50,
-            "reconnect.backoff.max.ms": 200,
-            "log_level": 0,
-        }
-    )
-    failures: list[str] = []
-
-    def delivered(error, message) -> None:
-        if error is not None:
-            failures.append(str(error))
-
-    values = [str(i) for i in range(3000)]
-    for i, value in enumerate(values):
-        producer.produce(topic, value, on_delivery=delivered)
-        producer.poll(0)
-        if i in (1000, 2000):
-            if is_killed:
-                own_broker.kill()
-            own_broker.restart()
-    deadline = time.monotonic() + DEADLINE_S
-    while producer.flush(1) and time.monotonic() < deadline:
-        pass
-    assert len(producer) == 0
-    assert failures == []
-    records = client.consume(partitions=[[topic, 0, 0]]).wait_records(len(values))
-    assert [record["value"] for record in records] == values
+    producer = SteadyProducer(own_broker.bootstrap, topic)
+    producer.start()
+    for _ in range(RESTARTS):
+        producer.wait_delivered(more=500)
+        if is_killed:
+            own_broker.kill()
+        own_broker.restart()
+    producer.stop()
+    assert producer.failures == []
+    assert producer.delivered == producer.sent
+    records = client.consume(partitions=[[topic, 0, 0]]).wait_records(producer.sent)
+    assert [record["value"] for record in records] == [str(i) for i in range(producer.sent)]
 
 
 def test_everything_is_still_there_after_a_kill(

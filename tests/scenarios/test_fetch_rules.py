@@ -8,6 +8,12 @@ import pytest
 
 from ottla.errors import ErrorCode
 from ottla.testing import Broker
+from ottla.wire.messages.delete_records import (
+    DeleteRecordsPartition,
+    DeleteRecordsPartitionResult,
+    DeleteRecordsRequest,
+    DeleteRecordsTopic,
+)
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.offset_for_leader_epoch import (
@@ -200,3 +206,28 @@ def test_offsets_by_time_and_at_the_ends(client: RawClient, ottla_topic: str) ->
     assert list_offset(client, "no-such-topic", -1).error_code == (
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     )
+
+
+def test_deleted_records_are_gone_with_their_files_also_after_kill_9(ottla_broker_factory) -> None:  # type: ignore[no-untyped-def]
+    broker = ottla_broker_factory(log_segment_bytes=2000)
+    broker.create_topic("cut")
+
+    def delete_before(client: RawClient, offset: int) -> DeleteRecordsPartitionResult:
+        asked = DeleteRecordsTopic("cut", [DeleteRecordsPartition(0, offset)])
+        reply = client.ask(DeleteRecordsRequest([asked], timeout_ms=1000), 2)
+        result: DeleteRecordsPartitionResult = reply.topics[0].partitions[0]
+        return result
+
+    with RawClient(broker.bootstrap) as client:
+        for _ in range(20):
+            produce(client, "cut", batch(b"x" * 500))
+        assert delete_before(client, 21).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert delete_before(client, 12).low_watermark == 12
+        assert fetch(client, "cut", 11).error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        kept = sorted(path.stem for path in (broker.data_dir / "cut-0").glob("*.log"))
+        assert kept[0] == f"{12:020d}"
+    broker.kill()
+    broker.start()
+    with RawClient(broker.bootstrap) as client:
+        assert list_offset(client, "cut", -2).offset == 12
+        assert delete_before(client, -1).low_watermark == 20

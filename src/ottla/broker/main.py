@@ -55,6 +55,9 @@ OPEN_FILES_WANTED: Final = 1_048_576
 METADATA_PARTITION: Final = TopicPartition(METADATA_TOPIC, 0)
 # With the usual 5 ms a finished sync could wait that long for its turn behind a busy loop.
 THREAD_SWITCH_S: Final = 0.000_5
+# What a request makes dies without the collector's help; Python's 700 would have it look for
+# cycles every twenty requests.
+GC_THRESHOLDS: Final = (20_000, 20, 20)
 PRELOAD_PAUSE_S: Final = 0.002
 
 
@@ -127,6 +130,7 @@ class Broker:
         self._preloading = self._loop.create_task(self._preload())
         gc.collect()
         gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
         return ReadyInfo(
             kafka=str(addresses[0]),
             http=None if self._http_address is None else str(self._http_address),

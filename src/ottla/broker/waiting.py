@@ -123,10 +123,11 @@ class PendingProduce:
         self._deadlines = deadlines
         self._bucket = -1
 
-    def arm(self, timeout_s: float) -> None:
-        """Starts to wait for what `waits` holds."""
+    def arm(self, timeout_s: float | None) -> None:
+        """Starts to wait for what `waits` holds; without a timeout where this turn ends it."""
         self._open = len(self.waits)
-        self._bucket = self._deadlines.add(self, timeout_s)
+        if timeout_s is not None:
+            self._bucket = self._deadlines.add(self, timeout_s)
 
     def committed(self, item: PartitionProduceResponse) -> None:
         self._open -= 1
@@ -146,7 +147,8 @@ class PendingProduce:
         self._finish()
 
     def _finish(self) -> None:
-        self._deadlines.forget(self, self._bucket)
+        if self._bucket >= 0:
+            self._deadlines.forget(self, self._bucket)
         self.waits = []
         self.deferred.resolve(self.response)
 

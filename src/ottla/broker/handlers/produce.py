@@ -175,9 +175,10 @@ def _wait(
         pending.response = None
     if not waits:
         return response
-    pending.arm(request.timeout_ms / 1000)
+    waits_for_disk = acks == ACKS_ALL or is_late
+    pending.arm(request.timeout_ms / 1000 if waits_for_disk else None)
     for partition, end_offset, answer in waits:
-        if acks == ACKS_ALL or is_late:
+        if waits_for_disk:
             partition.wait_committed(end_offset, pending, answer)
         else:
             partition.wait_written(pending, answer)
