@@ -7,7 +7,7 @@ import time
 
 import pytest
 from clientkit.catalog import able
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 
 DEADLINE_S = 60
 RESTARTS = 5
@@ -68,6 +68,9 @@ class SteadyProducer(threading.Thread):
                 self._producer.poll(0)
             except BufferError:
                 self._producer.poll(0.01)
+            except KafkaException as error:  # the producer is beyond help
+                self.failures.append(str(error))
+                return
         while self._producer.flush(1) and time.monotonic() < deadline:
             pass
 

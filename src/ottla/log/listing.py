@@ -129,7 +129,7 @@ def producers_at(
             continue
         start = segment.position_before(state_offset, site.handles, cached_only=False)
         read = segment.reader(site.handles)
-        for _, header, _ in batches(read, start, segment.size, whole=False):
+        for _, header, _ in batches(read, start, segment.size):
             if state_offset <= header.base_offset < offset:
                 state.replay(header, site.now_ms)
     return state

@@ -58,7 +58,7 @@ def _end_of(site: Site, segment: Segment) -> int:
     far = segment.base_offset + OFFSET_DELTA_MAX
     position = segment.position_before(far, site.handles, cached_only=False)
     end_offset = segment.base_offset
-    for _, header, _ in batches(segment.reader(site.handles), position, segment.size, whole=False):
+    for _, header, _ in batches(segment.reader(site.handles), position, segment.size):
         end_offset = header.next_offset
     return end_offset
 

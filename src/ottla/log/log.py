@@ -334,6 +334,7 @@ class Log:
     def finish_sync(self, ticket: SyncTicket) -> None:
         """The ticket's files and directories are synced."""
         if self.fenced:
+            self._unsynced.give_up(ticket.generation)
             return
         self._unsynced.finish(ticket)
         if ticket.position.offset > self.synced.offset:
@@ -345,6 +346,7 @@ class Log:
         Another sync that succeeds would prove nothing: the kernel reports a lost page once.
         """
         self.fenced = self._is_doubtful = True
+        self._unsynced.give_up_all()
 
     def reopen(self, now_ms: int) -> Log:
         """Blocking. A fresh log from a fenced one; after a failed sync cut where it was synced.
@@ -506,9 +508,7 @@ class Log:
         segment = segment_at(self._segments, offset)
         position = segment.position_before(offset, self._handles, cached_only=False)
         size = segment.size
-        for at, header, _ in batches(
-            segment.reader(self._handles), position, segment.size, whole=False
-        ):
+        for at, header, _ in batches(segment.reader(self._handles), position, segment.size):
             if header.last_offset >= offset:
                 offset, size = min(offset, header.base_offset), at
                 break
@@ -577,6 +577,7 @@ class Log:
                 self._unsynced.sync_ticket(ticket)
             self.finish_close(ticket)
         except OSError:
+            self.fail_sync()
             self.abandon()
             raise
 

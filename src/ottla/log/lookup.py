@@ -30,7 +30,7 @@ def first_at_or_after(
         offset = max(segment.offset_before(timestamp, handles), start_offset)
         position = segment.position_before(offset, handles, cached_only=False)
         end = _end(segment, limit)
-        for at, header, _ in batches(segment.reader(handles), position, end, whole=False):
+        for at, header, _ in batches(segment.reader(handles), position, end):
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
             data = handles.read(segment.handle, header.size, at, cached_only=False)
@@ -56,7 +56,7 @@ def max_timestamp(
     segment = segment_at(segments, at_offset)
     position = segment.position_before(at_offset, handles, cached_only=False)
     read = segment.reader(handles)
-    for at, header, _ in batches(read, position, _end(segment, limit), whole=False):
+    for at, header, _ in batches(read, position, _end(segment, limit)):
         if header.last_offset >= at_offset:
             data = handles.read(segment.handle, header.size, at, cached_only=False)
             for record in decode_records(data):
@@ -81,9 +81,7 @@ def _largest_within(
         if segment.base_offset + before_at >= start_offset:
             timestamp, offset = before, segment.base_offset + before_at
             position = indexes.position_before(limit.offset - 1 - segment.base_offset)
-    for _, header, _ in batches(
-        segment.reader(handles), position, _end(segment, limit), whole=False
-    ):
+    for _, header, _ in batches(segment.reader(handles), position, _end(segment, limit)):
         if header.last_offset >= start_offset and header.max_timestamp > timestamp:
             timestamp, offset = header.max_timestamp, header.last_offset
     return timestamp, offset

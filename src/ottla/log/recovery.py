@@ -22,12 +22,12 @@ from ottla.log.listing import (
     Site,
     producers_at,
 )
-from ottla.log.scan import OFFSET_DELTA_MAX, batches
+from ottla.log.scan import OFFSET_DELTA_MAX, batches, is_intact
 from ottla.log.segment import SNAPSHOT, Segment
 from ottla.log.unsynced import Unsynced
 from ottla.log.values import LogPosition
 from ottla.types import NO_EPOCH
-from ottla.wire.records import BatchHeader, crc_matches
+from ottla.wire.records import BatchHeader
 
 logger = logging.getLogger(__name__)
 
@@ -89,10 +89,11 @@ class Recovery:
                 break
 
     def _follows(self, segment: Segment) -> bool:
-        """No hole before it, unless compaction made one before the crash: below the point."""
-        if segment.base_offset == self._end_offset:
-            return True
-        return self._end_offset < segment.base_offset <= self._recovery_point
+        """No hole before it: an end that was not synced is lost while the next file survives.
+
+        Compaction leaves such holes as well; it has to move the recovery point behind them first.
+        """
+        return segment.base_offset == self._end_offset
 
     def _check(self, segment: Segment) -> int:
         """Takes in the intact batches; returns how many bytes they are."""
@@ -118,13 +119,13 @@ class Recovery:
     def _intact(self, segment: Segment) -> Iterator[tuple[int, BatchHeader]]:
         read = segment.reader(self._site.handles)
         position = 0
-        for position, header, _ in batches(read, 0, segment.size, whole=False):
+        for position, header, _ in batches(read, 0, segment.size):
             if header.last_offset >= self._recovery_point:
                 break
             yield position, header
             position += header.size
-        for at, header, batch in batches(read, position, segment.size, whole=True):
-            if not crc_matches(batch, 0, header):
+        for at, header, batch in batches(read, position, segment.size):
+            if not is_intact(read, at, header, batch):
                 return
             yield at, header
 
@@ -174,7 +175,7 @@ class Recovery:
         epochs = Epochs()
         for segment in older:
             read = segment.reader(self._site.handles)
-            for _, header, _ in batches(read, 0, segment.size, whole=False):
+            for _, header, _ in batches(read, 0, segment.size):
                 if header.leader_epoch > epochs.latest:
                     epochs.assign(header.leader_epoch, header.base_offset)
         return epochs

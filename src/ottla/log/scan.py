@@ -6,6 +6,8 @@ import struct
 from collections.abc import Iterator
 from typing import Final
 
+from crc32c import crc32c
+
 from ottla.errors import CorruptBatch
 from ottla.log.index import Read
 from ottla.wire.records import (
@@ -13,6 +15,7 @@ from ottla.wire.records import (
     BATCH_OVERHEAD_BYTES,
     MAGIC,
     BatchHeader,
+    crc_matches,
     read_header,
 )
 from ottla.wire.schema import Buffer
@@ -20,16 +23,15 @@ from ottla.wire.schema import Buffer
 SCAN_BYTES: Final = 1024 * 1024
 OFFSET_DELTA_MAX: Final = 2**31 - 1
 
+_CRC_FROM: Final = 21
 _BATCH_LENGTH_MIN: Final = BATCH_HEADER_BYTES - BATCH_OVERHEAD_BYTES
 _OUTLINE: Final = struct.Struct(">qi11xi")
 
 
-def batches(
-    read: Read, position: int, end: int, *, whole: bool
-) -> Iterator[tuple[int, BatchHeader, memoryview]]:
+def batches(read: Read, position: int, end: int) -> Iterator[tuple[int, BatchHeader, memoryview]]:
     """Position, header and bytes of each batch, up to `end` or the first that cannot be one.
 
-    With `whole=False` the bytes may be cut short, and the bodies of large batches are not read.
+    The bytes may be cut short: of a large batch only the beginning is read.
     """
     buffer, buffer_at = memoryview(b""), position
     while end - position >= BATCH_HEADER_BYTES:
@@ -40,16 +42,24 @@ def batches(
             if len(buffer) < BATCH_HEADER_BYTES:
                 return
         header = read_header(buffer, at)
-        size = header.size
-        if not _is_plausible(header) or size > end - position:
+        if not _is_plausible(header) or header.size > end - position:
             return
-        if whole and len(buffer) - at < size:
-            buffer = memoryview(read(min(max(SCAN_BYTES, size), end - position), position))
-            buffer_at, at = position, 0
-            if len(buffer) < size:
-                return
-        yield position, header, buffer[at : at + size]
-        position += size
+        yield position, header, buffer[at : at + header.size]
+        position += header.size
+
+
+def is_intact(read: Read, position: int, header: BatchHeader, batch: memoryview) -> bool:
+    """Whether the CRC matches; what `batch` lacks is read piece by piece, as lengths may lie."""
+    if len(batch) == header.size:
+        return crc_matches(batch, 0, header)
+    at, end, crc = position + _CRC_FROM, position + header.size, 0
+    while at < end:
+        data = read(min(SCAN_BYTES, end - at), at)
+        if not data:
+            return False
+        crc = crc32c(data, crc)
+        at += len(data)
+    return crc == header.crc
 
 
 def outline(buffer: Buffer, at: int) -> tuple[int, int]:

@@ -167,7 +167,7 @@ class Segment:
         """Blocking: from the headers of all batches. The caller decides where they go."""
         indexes = Indexes()
         read = self.reader(handles)
-        for position, header, _ in batches(read, 0, self.size, whole=False):
+        for position, header, _ in batches(read, 0, self.size):
             offset = header.last_offset - self.base_offset
             indexes.add(offset, position, header.size, header.max_timestamp, interval_bytes)
         return indexes

@@ -15,10 +15,18 @@ class Unsynced:
     """Holds such files open until a ticket that covers them has come back.
 
     Each file remembers in which generation it was last written to; a ticket ends a generation.
-    Every ticket covers all that no earlier one has brought back, so tickets may overlap.
+    Every ticket covers all that no earlier one has brought back, so tickets may overlap. A thread
+    that syncs a ticket's files finds them open, whatever becomes of the log meanwhile.
     """
 
-    __slots__ = ("_directory", "_directory_written", "_generation", "_handles", "_written")
+    __slots__ = (
+        "_directory",
+        "_directory_written",
+        "_generation",
+        "_handles",
+        "_under_way",
+        "_written",
+    )
 
     def __init__(self, handles: Handles, directory: str) -> None:
         self._handles = handles
@@ -26,6 +34,7 @@ class Unsynced:
         self._written: dict[Handle, int] = {}
         self._directory_written = _NEVER
         self._generation = 0
+        self._under_way: dict[int, list[Handle]] = {}
 
     def to_write(self, handle: Handle) -> File:
         """The file, from now on unsynced."""
@@ -69,24 +78,41 @@ class Unsynced:
     def ticket(self, position: LogPosition) -> SyncTicket | None:
         if not self._written and self._directory_written == _NEVER:
             return None
-        files = [handle.file for handle in self._written if handle.file is not None]
+        generation, handles = self._generation, list(self._written)
+        files = [self._handles.acquire(handle) for handle in handles]
         directories = [] if self._directory_written == _NEVER else [self._directory]
+        self._under_way[generation] = handles
         self._generation += 1
-        return SyncTicket(files, directories, position, self._generation - 1)
+        return SyncTicket(files, directories, position, generation)
 
     def finish(self, ticket: SyncTicket) -> None:
+        """The ticket is synced."""
         generation = ticket.generation
+        self.give_up(generation)
         for handle in [h for h, written in self._written.items() if written <= generation]:
             del self._written[handle]
             self._handles.release(handle)
         if self._directory_written <= generation:
             self._directory_written = _NEVER
 
+    def give_up(self, generation: int) -> None:
+        """Nobody syncs this ticket any more."""
+        for handle in self._under_way.pop(generation, ()):
+            self._handles.release(handle)
+
+    def give_up_all(self) -> None:
+        for generation in list(self._under_way):
+            self.give_up(generation)
+
     def sync(self, position: LogPosition) -> None:
         """Blocking."""
         ticket = self.ticket(position)
         if ticket is not None:
-            self.sync_ticket(ticket)
+            try:
+                self.sync_ticket(ticket)
+            except OSError:
+                self.give_up(ticket.generation)
+                raise
             self.finish(ticket)
 
     def sync_ticket(self, ticket: SyncTicket) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from ottla.errors import StorageFailed
 from ottla.log.handles import Handles
+from ottla.log.index import OFFSET_ENTRY
 from ottla.log.log import LogConfig
 from ottla.testing.disks import MemoryDisk
 from unit.log.house import (
@@ -42,6 +43,44 @@ def test_full_disk_takes_back_what_was_queued(disk: MemoryDisk, torn_bytes: int)
     assert log.size_bytes == len(stored)
     assert log.epoch_at(3) == 4, "the leader's epoch goes on, it only has nothing yet"
     assert disk.read_file(LOG_FILE) == stored, "torn bytes are cut off"
+
+
+def test_refused_batches_leave_no_trace_in_the_indexes(disk: MemoryDisk) -> None:
+    config = LogConfig(index_interval_bytes=1)
+    log = open_log(disk, config)
+    append_many(log, 5, timestamps=[NOW_MS])
+    for _ in range(10):
+        append(log, make_batch(3, timestamps=[NOW_MS + 1000], value=b"v" * 300))
+    disk.fail("write", errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        log.write()
+    assert log.max_timestamp(log.written) == (0, NOW_MS, 0)
+    append_many(log, 20, timestamps=[NOW_MS + 500])
+    for offset in range(25):
+        data = log.read(offset, 1, log.written)
+        assert data is not None
+        assert base_offsets(bytes(data)) == [offset]
+    assert log.first_at_or_after(NOW_MS + 1, log.written) == (5, NOW_MS + 500, 0)
+    log.close()
+    index = disk.read_file(f"{DIRECTORY}/{0:020d}.index")
+    size = len(make_batch())
+    assert index == b"".join(OFFSET_ENTRY.pack(at, at * size) for at in range(1, 25))
+
+
+def test_epoch_that_began_with_a_refused_batch_has_not_begun_there(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append_many(log, 3)
+    append(log, epoch=4)
+    append(log, epoch=4)
+    append(log, epoch=5)
+    disk.fail("write", errno.ENOSPC)
+    with pytest.raises(OSError, match="No space"):
+        log.write()
+    assert log.latest_epoch == 5
+    assert log.end_offset_for_epoch(0) == (0, 3)
+    assert log.end_offset_for_epoch(4) == (0, 3)
+    append(log, epoch=5)
+    assert log.epoch_at(3) == 5
 
 
 def test_log_goes_on_when_there_is_room_again(disk: MemoryDisk) -> None:
@@ -233,6 +272,20 @@ def test_ticket_names_the_directory_of_a_new_file(disk: MemoryDisk) -> None:
     assert ticket.directories == []
 
 
+def test_name_made_while_a_sync_was_under_way_needs_the_next_one(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append_many(log, 1)
+    first = log.begin_sync()
+    log.roll(NOW_MS)
+    append_many(log, 1)
+    assert first is not None
+    disk.sync_many(first.files, first.directories)
+    log.finish_sync(first)
+    second = log.begin_sync()
+    assert second is not None
+    assert second.directories == [DIRECTORY]
+
+
 def test_ticket_covers_the_segments_that_were_rolled_away(disk: MemoryDisk) -> None:
     log = open_log(disk)
     append_many(log, 40)
@@ -293,3 +346,16 @@ def test_abandoned_log_lets_go_of_its_files(disk: MemoryDisk) -> None:
     assert not disk.open_files
     with pytest.raises(StorageFailed):
         append(log)
+
+
+def test_files_stay_open_for_a_sync_that_is_under_way(disk: MemoryDisk) -> None:
+    """The partition is deleted meanwhile; the sync of its neighbours must not stumble over it."""
+    log = open_log(disk)
+    append_many(log, 20)
+    ticket = log.begin_sync()
+    assert ticket is not None
+    log.abandon()
+    disk.sync_many(ticket.files)
+    log.finish_sync(ticket)
+    assert log.synced.offset == 0
+    assert not disk.open_files

@@ -56,6 +56,16 @@ def test_offset_index_holds_last_offset_and_start_of_a_batch(disk: MemoryDisk) -
     assert data == struct.pack(">iiii", 5, 2 * size, 9, 4 * size)
 
 
+def test_batch_exactly_at_the_interval_gets_no_entry_yet(disk: MemoryDisk) -> None:
+    size = len(make_batch())
+    log = open_log(disk, LogConfig(index_interval_bytes=2 * size))
+    for _ in range(5):
+        append(log)
+    log.close()
+    data = disk.read_file(f"{DIRECTORY}/00000000000000000000.index")
+    assert data == struct.pack(">ii", 3, 3 * size)
+
+
 def test_time_index_holds_the_first_batch_of_each_new_largest_timestamp(disk: MemoryDisk) -> None:
     log = open_log(disk, LogConfig(index_interval_bytes=100))
     for timestamp in (1000, 3000, 2000, 2500, 2600, 3000, 4000):

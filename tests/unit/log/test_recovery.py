@@ -303,6 +303,34 @@ def test_snapshot_of_a_lost_future_is_not_believed(disk: MemoryDisk) -> None:
     assert send(log, 59) == (59, 60, -1, True)
 
 
+def test_snapshot_of_an_earlier_stop_goes_with_the_batches_it_tells_of(disk: MemoryDisk) -> None:
+    log = open_log(disk, LogConfig())
+    for sequence in range(10):
+        send(log, sequence)
+    log.close()
+    disk.write_file(LOG_FILE, disk.read_file(LOG_FILE)[: 5 * SIZE])
+    log = recover(disk)
+    assert log.end_offset == 5
+    for sequence in range(20):
+        send(log, sequence, producer_id=8)
+    log.write()
+    log.truncate(12, NOW_MS)
+    assert send(log, 4) == (4, 5, -1, True)
+    assert send(log, 6, producer_id=8) == (11, 12, -1, True)
+
+
+def test_epochs_of_lost_batches_are_forgotten(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append_many(log, 3)
+    for _ in range(30):
+        append(log, epoch=1)
+    log.write()
+    disk.write_file(LOG_FILE, disk.read_file(LOG_FILE)[: 2 * SIZE])
+    log = recover(disk)
+    assert log.latest_epoch == 0
+    assert log.end_offset_for_epoch(0) == (0, 2)
+
+
 def test_crash_right_after_recovery_changes_nothing(disk: MemoryDisk) -> None:
     log = open_log(disk)
     append_many(log, 100)

@@ -78,6 +78,14 @@ def test_nothing_behind_the_limit_is_found(disk: MemoryDisk) -> None:
     assert log.max_timestamp(limit) == (29, 129, 7)
 
 
+def test_indexed_batch_right_behind_the_limit_does_not_count(disk: MemoryDisk) -> None:
+    log = open_log(disk, LogConfig(index_interval_bytes=1))
+    fill(log, *range(100, 110))
+    limit = log.written
+    fill(log, *range(200, 210))
+    assert log.max_timestamp(limit) == (9, 109, 2)
+
+
 def test_largest_time_below_a_limit_needs_no_scan_of_the_segment(disk: MemoryDisk) -> None:
     log = open_log(disk, LogConfig(index_interval_bytes=4096))
     fill(log, *range(1000, 1000 + 30_000))

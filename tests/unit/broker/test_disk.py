@@ -1,0 +1,86 @@
+"""The real disk, with what Linux gives and with the fallbacks for systems that lack it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from ottla.broker.disk import IOV_MAX, SYNCFS_FILES_MIN, RealDisk
+
+
+@pytest.fixture(params=[False, True], ids=["linux", "portable"])
+def disk(request: pytest.FixtureRequest) -> RealDisk:
+    return RealDisk(portable=request.param)
+
+
+def test_buffers_are_written_one_behind_the_other(disk: RealDisk, tmp_path: Path) -> None:
+    file = disk.open(str(tmp_path / "f"), create=True)
+    buffers = [bytes([number % 256]) * 3 for number in range(IOV_MAX + 10)]
+    file.write(buffers, 5)
+    assert file.size() == 5 + 3 * len(buffers)
+    assert bytes(file.read(10_000, 5)) == b"".join(buffers)
+    file.close()
+
+
+def test_a_read_is_short_only_at_the_end(disk: RealDisk, tmp_path: Path) -> None:
+    file = disk.open(str(tmp_path / "f"), create=True)
+    file.write([b"0123456789"], 0)
+    assert bytes(file.read(4, 8)) == b"89"
+    cached = file.read_cached(100, 4)
+    assert cached is not None
+    assert bytes(cached) == b"456789"
+    assert bytes(file.read_cached(4, 10) or b"") == b""
+    file.close()
+
+
+def test_a_cold_page_is_told_and_not_waited_for(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(os.urandom(4 * 1024 * 1024))
+    fd = os.open(path, os.O_RDONLY)
+    os.fsync(fd)
+    os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
+    os.close(fd)
+    file = RealDisk().open(str(path))
+    if file.read_cached(4096, 2 * 1024 * 1024) is not None:
+        pytest.skip("this file system keeps its pages in memory")
+    assert bytes(file.read(4096, 2 * 1024 * 1024)) == path.read_bytes()[2**21 : 2**21 + 4096]
+    assert file.read_cached(4096, 2 * 1024 * 1024) is not None
+    file.close()
+
+
+@pytest.mark.parametrize("count", [2, SYNCFS_FILES_MIN + 1])
+def test_few_and_many_files_can_be_synced(disk: RealDisk, tmp_path: Path, count: int) -> None:
+    files = [disk.open(str(tmp_path / str(number)), create=True) for number in range(count)]
+    for file in files:
+        file.write([b"x"], 0)
+    disk.sync_many(files, [str(tmp_path)])
+    disk.sync_file_system(str(tmp_path))
+    for file in files:
+        file.close()
+
+
+def test_a_file_is_replaced_as_a_whole(disk: RealDisk, tmp_path: Path) -> None:
+    path = str(tmp_path / "f")
+    disk.write_file(path, b"a long first version")
+    disk.write_file(path, b"second")
+    assert disk.read_file(path) == b"second"
+    assert disk.list(str(tmp_path)) == ["f"]
+
+
+def test_only_one_holds_a_lock(disk: RealDisk, tmp_path: Path) -> None:
+    path = str(tmp_path / ".lock")
+    held = disk.lock(path)
+    with pytest.raises(BlockingIOError):
+        disk.lock(path)
+    held.close()
+    disk.lock(path).close()
+
+
+def test_absence_is_no_error_when_removing_but_is_when_opening(
+    disk: RealDisk, tmp_path: Path
+) -> None:
+    disk.remove(str(tmp_path / "nothing"))
+    with pytest.raises(FileNotFoundError):
+        disk.open(str(tmp_path / "nothing"))
