@@ -76,7 +76,8 @@ class Flusher:
         self._queued: list[Partition] = []
         self._dirty: dict[Partition, None] = {}
         self._jobs: SimpleQueue[SyncJob | None] = SimpleQueue()
-        self._is_syncing = False
+        self._job: SyncJob | None = None
+        self._leaving: list[Partition] = []
         self._idle = asyncio.Event()
         self._idle.set()
         self._thread = threading.Thread(target=self._work, name=f"sync-{name}", daemon=True)
@@ -97,6 +98,14 @@ class Flusher:
             self._loop.call_soon(self._write_queued)
         self._queued.append(partition)
 
+    def leave(self, partition: Partition) -> None:
+        """The partition is deleted: abandons its log, once no sync works on its files any more."""
+        self._dirty.pop(partition, None)
+        if self._job is not None and any(one is partition for one, _ in self._job.tickets):
+            self._leaving.append(partition)
+        else:
+            partition.log.abandon()
+
     def want_sync(self, partition: Partition) -> None:
         self._dirty[partition] = None
         self._begin_sync()
@@ -115,7 +124,7 @@ class Flusher:
             self._outbox.uncork()
 
     def _begin_sync(self) -> None:
-        if self._is_syncing or not self._dirty:
+        if self._job is not None or not self._dirty:
             return
         dirty, self._dirty = self._dirty, {}
         self._syncing_bytes, self._unsynced_bytes = self._unsynced_bytes, 0
@@ -125,23 +134,32 @@ class Flusher:
             if ticket is not None:
                 tickets.append((partition, ticket))
         if tickets:
-            self._is_syncing = True
+            self._job = SyncJob(tickets)
             self._idle.clear()
-            self._jobs.put(SyncJob(tickets))
+            self._jobs.put(self._job)
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
-            job.run(self._disk)
+            try:
+                job.run(self._disk)
+            except Exception as error:
+                logger.exception("a sync failed in an unforeseen way")
+                job.failed = {partition: OSError(str(error)) for partition, _ in job.tickets}
             self._loop.call_soon_threadsafe(self._finish_sync, job)
 
     def _finish_sync(self, job: SyncJob) -> None:
-        self._is_syncing = False
+        self._job = None
         self._syncing_bytes = 0
+        leaving, self._leaving = self._leaving, []
+        for partition in leaving:
+            partition.log.abandon()
         self._begin_sync()
         self._outbox.cork()
         try:
             for partition, ticket in job.tickets:
                 error = job.failed.get(partition)
+                if partition in leaving:
+                    continue
                 if error is None:
                     partition.finish_sync(ticket)
                 else:
@@ -149,12 +167,12 @@ class Flusher:
         finally:
             self._outbox.uncork()
         self._observe_sync_s(job.seconds)
-        if not self._is_syncing:
+        if self._job is None:
             self._idle.set()
 
     async def drain(self) -> None:
         """Returns when everything written so far is synced, or has failed to."""
-        while self._queued or self._is_syncing or self._dirty:
+        while self._queued or self._job is not None or self._dirty:
             await self._idle.wait()
             await asyncio.sleep(0)
 

@@ -14,6 +14,7 @@ from ottla.errors import (
     InvalidTransactionState,
     MessageTooLarge,
     OffsetOutOfRange,
+    OttlaError,
     StorageFailed,
     UnknownLeaderEpoch,
 )
@@ -67,7 +68,7 @@ class Home:
         """Blocking, unless the whole file system has just been synced."""
         if not self._is_settled:
             if not is_all_synced:
-                self._data.create_partitions({self._name: self._topic_id})
+                self._data.settle(self._name)
             self._is_settled = True
 
 
@@ -87,6 +88,7 @@ class Partition:
         "_home",
         "_is_compacted",
         "_is_queued",
+        "_is_retired",
         "_queued_bytes",
         "_write_waiters",
         "config",
@@ -126,6 +128,7 @@ class Partition:
         self._commit_waiters: deque[tuple[int, CommitWaiter, Any]] = deque()
         self._write_waiters: list[tuple[CommitWaiter, Any]] = []
         self._is_queued = False
+        self._is_retired = False
         self._queued_bytes = 0
         self._failure: OSError | None = None
         self._failed_bytes = 0
@@ -229,8 +232,8 @@ class Partition:
         """`waiter` is told when the high watermark has reached `end_offset`."""
         if end_offset <= self.high_watermark.offset:
             waiter.committed(item)
-        elif self.log.fenced:
-            waiter.failed(item, StorageFailed(f"{self.name} is fenced after a failed sync"))
+        elif self.log.fenced or self._is_retired:
+            waiter.failed(item, StorageFailed(f"{self.name} takes no more writes"))
         else:
             self._commit_waiters.append((end_offset, waiter, item))
 
@@ -241,6 +244,11 @@ class Partition:
         self._is_queued = False
         byte_count, self._queued_bytes = self._queued_bytes, 0
         waiters, self._write_waiters = self._write_waiters, []
+        if self.log.fenced or self._is_retired:
+            failure = StorageFailed(f"{self.name} takes no more writes")
+            for waiter, item in waiters:
+                waiter.failed(item, failure)
+            return 0
         try:
             self._home.lay_out()
             self.log.write()
@@ -270,10 +278,7 @@ class Partition:
         logger.error("%s: sync failed, the partition is fenced: %s", self.name, error)
         self._failure = error
         self.log.fail_sync()
-        failure = StorageFailed(f"{self.name}: sync failed: {error}")
-        waiters, self._commit_waiters = self._commit_waiters, deque()
-        for _, waiter, item in waiters:
-            waiter.failed(item, failure)
+        self._fail_waiters(StorageFailed(f"{self.name}: sync failed: {error}"))
 
     def _fail_write(self, error: OSError, waiters: list[tuple[CommitWaiter, Any]]) -> None:
         if self._failure is None:
@@ -283,9 +288,13 @@ class Partition:
         for waiter, item in waiters:
             waiter.failed(item, failure)
         end = self.log.end_offset
-        while self._commit_waiters and self._commit_waiters[-1][0] > end:
-            _, waiter, item = self._commit_waiters.pop()
-            waiter.failed(item, failure)
+        waiting, self._commit_waiters = self._commit_waiters, deque()
+        # The offsets behind the end will be given to others: nobody may go on waiting for them.
+        for entry in waiting:
+            if entry[0] <= end:
+                self._commit_waiters.append(entry)
+            else:
+                entry[1].failed(entry[2], failure)
 
     def _advance(self, position: LogPosition) -> None:
         before, self.high_watermark = self.high_watermark, position
@@ -355,11 +364,20 @@ class Partition:
             self.log.delete_before(target)
         return self.log.start_offset
 
-    def retire(self) -> None:
-        """The partition is gone: whoever waits is told, whoever reads is woken."""
-        error = StorageFailed(f"{self.name} is closed")
-        waiters, self._commit_waiters = self._commit_waiters, deque()
-        for _, waiter, item in waiters:
-            waiter.failed(item, error)
+    def retire(self, error: OttlaError) -> None:
+        """The partition is gone: whoever waits is told why, whoever reads is woken.
+
+        From here on it writes nothing: its directory's name may soon be another topic's.
+        """
+        self._is_retired = True
+        self._fail_waiters(error)
         for fetch in tuple(self.fetch_waiters):
             fetch.wake()
+
+    def _fail_waiters(self, error: OttlaError) -> None:
+        written, self._write_waiters = self._write_waiters, []
+        committed, self._commit_waiters = self._commit_waiters, deque()
+        for waiter, item in written:
+            waiter.failed(item, error)
+        for _, waiter, item in committed:
+            waiter.failed(item, error)

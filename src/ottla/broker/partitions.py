@@ -21,7 +21,7 @@ from ottla.broker.metrics import Metrics
 from ottla.broker.partition import Home, Partition
 from ottla.cluster.image import PartitionImage, TopicImage
 from ottla.config import BrokerConfig, TopicConfig
-from ottla.errors import OttlaError, UnknownTopicOrPartition
+from ottla.errors import NotLeader, OttlaError, UnknownTopicOrPartition
 from ottla.log.checkpoints import (
     HIGH_WATERMARKS,
     RECOVERY_POINTS,
@@ -190,14 +190,13 @@ class Partitions:
         self, topic: TopicImage, index: int, image: PartitionImage, log: Log, *, is_settled: bool
     ) -> None:
         name = TopicPartition(topic.name, index)
-        is_internal = topic.name in INTERNAL_TOPICS
         partition = Partition(
             name,
             topic.id,
             log,
             image.leader_epoch,
             self._metadata.topic_config(topic.name),
-            self._internal_flusher if is_internal else self._flusher,
+            self._flusher_of(topic.name),
             self._metrics.topic(topic.name),
             Home(self._data, name, topic.id, is_settled=is_settled),
         )
@@ -216,13 +215,16 @@ class Partitions:
         """The name is free at once; the files go in a thread."""
         partitions = self._topics.pop(topic, {})
         self._metrics.forget_topic(topic)
-        for partition in partitions.values():
-            partition.retire()
+        error = UnknownTopicOrPartition(f"topic {topic} was deleted")
         doomed = []
         for partition in partitions.values():
-            partition.log.abandon()
+            partition.retire(error)
+            self._flusher_of(topic).leave(partition)
             doomed += self._doom(partition.name)
         self._remove_later(doomed)
+
+    def _flusher_of(self, topic: str) -> Flusher:
+        return self._internal_flusher if topic in INTERNAL_TOPICS else self._flusher
 
     def _doom(self, name: TopicPartition) -> list[str]:
         try:
@@ -337,7 +339,7 @@ class Partitions:
             if timer is not None:
                 timer.cancel()
         for partition in self:
-            partition.retire()
+            partition.retire(NotLeader("the broker stops"))
         if self._cleanup:
             await asyncio.wait(self._cleanup)
         return await asyncio.to_thread(self._close_all)

@@ -32,8 +32,6 @@ META_VERSION: Final = 1
 FORMAT_VERSION: Final = 1
 FORMAT_KEY: Final = "ottla.format.version"
 
-_CREATED_AT_ONCE: Final = 256
-
 
 class DataDirectoryInUse(OttlaError):
     """Another process holds the lock."""
@@ -160,31 +158,22 @@ class DataDirectory:
         finally:
             file.close()
 
-    def create_partitions(self, topic_ids: Mapping[TopicPartition, bytes]) -> None:
-        """Blocking: the directories with their topic's id, all durable in the end."""
-        partitions = list(topic_ids)
-        for start in range(0, len(partitions), _CREATED_AT_ONCE):
-            self._create(partitions[start : start + _CREATED_AT_ONCE], topic_ids)
-        if partitions:
-            self._disk.sync_directory(self.path)
+    def settle(self, partition: TopicPartition) -> None:
+        """Blocking: what `lay_out` made is durable, unless it has been doomed meanwhile.
 
-    def _create(
-        self, partitions: list[TopicPartition], topic_ids: Mapping[TopicPartition, bytes]
-    ) -> None:
-        files = []
+        It writes nothing: by now the name may belong to another topic.
+        """
+        path = self.partition_path(partition)
         try:
-            for partition in partitions:
-                path = self.partition_path(partition)
-                self._disk.make_directory(path)
-                file = self._disk.open(f"{path}/{PARTITION_METADATA}", create=True)
-                files.append(file)
-                file.write([_partition_metadata(topic_ids[partition])], 0)
-            self._disk.sync_many(files)
-            for partition in partitions:
-                self._disk.sync_directory(self.partition_path(partition))
-        finally:
-            for file in files:
+            file = self._disk.open(f"{path}/{PARTITION_METADATA}")
+            try:
+                file.sync()
+            finally:
                 file.close()
+            self._disk.sync_directory(path)
+        except FileNotFoundError:
+            return
+        self._disk.sync_directory(self.path)
 
     def read_topic_id(self, partition: TopicPartition) -> bytes | None:
         """None when a crash came before the file was whole."""

@@ -118,18 +118,29 @@ def test_taken_marker_does_not_come_back_after_a_crash(
 
 def test_partition_carries_the_id_of_its_topic(disk: MemoryDisk, data: DataDirectory) -> None:
     partition = TopicPartition("a-topic", 7)
-    data.create_partitions({partition: ID})
+    data.lay_out(partition, ID)
     path = "/data/a-topic-7/partition.metadata"
     assert disk.read_file(path) == b"version: 0\ntopic_id: AAECAwQFBgcICQoLDA0ODw"
     assert data.read_topic_id(partition) == ID
     assert data.partitions() == {partition: "/data/a-topic-7"}
+    data.settle(partition)
     assert path in disk._stored_names, "durable when it returns"
+
+
+def test_settling_writes_nothing_where_a_name_was_given_free(
+    disk: MemoryDisk, data: DataDirectory
+) -> None:
+    partition = TopicPartition("t", 0)
+    data.lay_out(partition, ID)
+    data.doom_partition(partition, ID)
+    data.settle(partition)
+    assert data.partitions() == {}
 
 
 def test_torn_partition_metadata_is_no_id(disk: MemoryDisk, data: DataDirectory) -> None:
     partition = TopicPartition("t", 0)
     assert data.read_topic_id(partition) is None
-    data.create_partitions({partition: ID})
+    data.lay_out(partition, ID)
     for torn in (b"", b"version: 0\ntopic_", b"version: 0\ntopic_id: AAEC", bytes(30)):
         disk.write_file("/data/t-0/partition.metadata", torn)
         assert data.read_topic_id(partition) is None
@@ -137,12 +148,12 @@ def test_torn_partition_metadata_is_no_id(disk: MemoryDisk, data: DataDirectory)
 
 def test_deleted_partition_frees_its_name(disk: MemoryDisk, data: DataDirectory) -> None:
     partition = TopicPartition("t", 0)
-    data.create_partitions({partition: ID})
+    data.lay_out(partition, ID)
     doomed = data.doom_partition(partition, ID)
     assert doomed == f"/data/t-0.{ID.hex()}-delete"
     assert data.partitions() == {}
     assert data.doomed() == [doomed]
-    data.create_partitions({partition: bytes(16)})
+    data.lay_out(partition, bytes(16))
     assert data.read_topic_id(partition) == bytes(16)
     disk.remove_tree(doomed)
     assert data.doomed() == []
@@ -150,7 +161,7 @@ def test_deleted_partition_frees_its_name(disk: MemoryDisk, data: DataDirectory)
 
 def test_longest_topic_name_can_be_deleted(disk: MemoryDisk, data: DataDirectory) -> None:
     partition = TopicPartition("x" * 249, 12345)
-    data.create_partitions({partition: ID})
+    data.lay_out(partition, ID)
     name = data.doom_partition(partition, ID).rsplit("/", 1)[1]
     assert len(name) == 255
     assert name.endswith(f"-12345.{ID.hex()}-delete")

@@ -54,6 +54,14 @@ class Window:
         return (last.sequence + last.end - last.base) & SEQUENCE_MAX
 
 
+class UnderWay(NamedTuple):
+    """A sync that has begun."""
+
+    ticket: SyncTicket
+    count: int
+    ghosts: list[list[Entry]]
+
+
 class LogAgainstAList(RuleBasedStateMachine):
     @initialize()
     def begin(self) -> None:
@@ -67,12 +75,10 @@ class LogAgainstAList(RuleBasedStateMachine):
         self.synced_count = 0
         self.recovery_points = [0]
         self.limits: list[LogPosition] = []
-        self.ticket: SyncTicket | None = None
-        self.ticket_count = 0
+        self.tickets: list[UnderWay] = []
         # What the log would be if a refused write were found on the disk after a crash: until the
         # next sync nobody knows that it was cut off again.
         self.ghosts: list[list[Entry]] = []
-        self.ticket_ghosts = 0
         self.open(clean=True)
 
     def open(self, *, clean: bool) -> None:
@@ -91,7 +97,7 @@ class LogAgainstAList(RuleBasedStateMachine):
 
     def opened(self) -> None:
         self.limits = [self.log.written]
-        self.ticket = None
+        self.tickets = []
         self.epoch += 1
         self.log.start_epoch(self.epoch)
 
@@ -223,34 +229,33 @@ class LogAgainstAList(RuleBasedStateMachine):
 
     @rule()
     def begin_sync(self) -> None:
-        self.ticket = self.log.begin_sync()
-        self.ticket_count = self.written_count
-        self.ticket_ghosts = len(self.ghosts)
+        ticket = self.log.begin_sync()
+        if ticket is not None:
+            self.tickets.append(UnderWay(ticket, self.written_count, list(self.ghosts)))
 
-    @precondition(lambda self: self.ticket)
-    @rule()
-    def finish_sync(self) -> None:
-        assert self.ticket is not None
-        self.disk.sync_many(self.ticket.files)
-        for directory in self.ticket.directories:
-            self.disk.sync_directory(directory)
-        self.log.finish_sync(self.ticket)
-        self.synced_count = max(self.synced_count, self.ticket_count)
-        self.ticket = None
-        del self.ghosts[: self.ticket_ghosts]
+    @precondition(lambda self: self.tickets)
+    @rule(data=st.data())
+    def finish_any_sync(self, data: st.DataObject) -> None:
+        self.finish_sync(data.draw(st.sampled_from(range(len(self.tickets)))))
 
-    @precondition(lambda self: not self.ticket)
+    def finish_sync(self, at: int) -> None:
+        done = self.tickets.pop(at)
+        self.disk.sync_many(done.ticket.files, done.ticket.directories)
+        self.log.finish_sync(done.ticket)
+        self.synced_count = max(self.synced_count, done.count)
+        self.ghosts = [ghost for ghost in self.ghosts if ghost not in done.ghosts]
+
     @rule()
     def sync(self) -> None:
         self.begin_sync()
-        if self.ticket:
-            self.finish_sync()
+        while self.tickets:
+            self.finish_sync(0)
 
     @rule()
     def checkpoint(self) -> None:
         self.recovery_points.append(self.log.synced.offset)
 
-    @precondition(lambda self: not self.ticket and self.written_count > self.synced_count)
+    @precondition(lambda self: self.written_count > self.synced_count)
     @rule()
     def fail_sync_and_reopen(self) -> None:
         ticket = self.log.begin_sync()
@@ -276,6 +281,7 @@ class LogAgainstAList(RuleBasedStateMachine):
 
     @rule()
     def restart_cleanly(self) -> None:
+        self.sync()
         self.log.close()
         assert not self.disk.open_files
         self.written_count = self.synced_count = len(self.entries)
@@ -335,7 +341,7 @@ class LogAgainstAList(RuleBasedStateMachine):
             if data.draw(st.booleans()):
                 self.log.reap()
 
-    @precondition(lambda self: not self.ticket)
+    @precondition(lambda self: not self.tickets)
     @rule(data=st.data())
     def truncate(self, data: st.DataObject) -> None:
         written = self.entries[: self.written_count]

@@ -1,0 +1,241 @@
+"""Partitions and their flusher on a disk that stalls and fails."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from ottla.broker.connection import Outbox
+from ottla.broker.flusher import Flusher
+from ottla.broker.metrics import TopicMetrics
+from ottla.broker.partition import Home, Partition
+from ottla.config import BrokerConfig, TopicConfig
+from ottla.errors import StorageFailed, UnknownTopicOrPartition
+from ottla.log.directory import DataDirectory
+from ottla.log.log import Log, LogConfig
+from ottla.ports import File
+from ottla.testing.disks import MemoryDisk
+from ottla.types import TopicPartition
+from records_kit import batch
+
+NOW_MS = 1_790_000_000_000
+TOPIC_ID = bytes(range(16))
+
+
+class StallingDisk(MemoryDisk):
+    """Its syncs wait for `go`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go = threading.Event()
+        self.go.set()
+        self.is_syncing = threading.Event()
+
+    def sync_many(self, files: Sequence[File], directories: Sequence[str] = ()) -> bool:
+        self.is_syncing.set()
+        assert self.go.wait(20)
+        return super().sync_many(files, directories)
+
+
+class Waiter:
+    """Remembers what it is told, and by then what was durable."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[Any, Exception | None]] = []
+        self.changed = asyncio.Event()
+
+    def committed(self, item: Any) -> None:
+        self.told.append((item, None))
+        self.changed.set()
+
+    def failed(self, item: Any, error: Exception) -> None:
+        self.told.append((item, error))
+        self.changed.set()
+
+    async def told_about(self, count: int) -> list[tuple[Any, Exception | None]]:
+        while len(self.told) < count:
+            self.changed.clear()
+            await self.changed.wait()
+        return self.told
+
+
+class House:
+    def __init__(self, disk: StallingDisk, flusher: Flusher) -> None:
+        self.disk = disk
+        self.flusher = flusher
+        self.data = DataDirectory(disk, "/data")
+        disk.make_directory("/data")
+
+    def partition(self, index: int = 0, **settings: str) -> Partition:
+        name = TopicPartition("t", index)
+        log = Log.open(
+            self.disk, self.data.partition_path(name), LogConfig(), now_ms=NOW_MS, clean=True
+        )
+        config = TopicConfig.resolve(BrokerConfig(), settings)
+        home = Home(self.data, name, TOPIC_ID, is_settled=False)
+        metrics = TopicMetrics("t")
+        return Partition(name, TOPIC_ID, log, 1, config, self.flusher, metrics, home)
+
+
+@asynccontextmanager
+async def a_house() -> AsyncIterator[House]:
+    disk = StallingDisk()
+    flusher = Flusher(asyncio.get_running_loop(), disk, "test", lambda _: None, Outbox())
+    flusher.start()
+    try:
+        yield House(disk, flusher)
+    finally:
+        disk.go.set()
+        await flusher.stop()
+
+
+def in_a_house(story: Callable[[House], Awaitable[None]]) -> Callable[[], None]:
+    async def live() -> None:
+        async with a_house() as house:
+            await asyncio.wait_for(story(house), 20)
+
+    def test() -> None:
+        asyncio.run(live())
+
+    test.__name__ = story.__name__
+    return test
+
+
+def _produce(partition: Partition, waiter: Waiter, name: str, **options: Any) -> int:
+    appended = partition.append(batch(name.encode(), **options), NOW_MS)
+    partition.wait_committed(appended.end_offset, waiter, name)
+    return appended.end_offset
+
+
+def _sequenced(sequence: int) -> dict[str, int]:
+    return {"producer_id": 5, "producer_epoch": 0, "base_sequence": sequence}
+
+
+@in_a_house
+async def test_nothing_is_committed_before_it_is_synced(house: House) -> None:
+    partition, waiter = house.partition(), Waiter()
+    house.disk.go.clear()
+    _produce(partition, waiter, "a")
+    await asyncio.to_thread(house.disk.is_syncing.wait)
+    assert partition.log.written.offset == 1
+    assert partition.high_watermark.offset == 0
+    assert waiter.told == []
+    house.disk.go.set()
+    assert await waiter.told_about(1) == [("a", None)]
+    assert partition.high_watermark.offset == 1
+
+
+@in_a_house
+async def test_all_who_came_during_a_sync_share_the_next(house: House) -> None:
+    partition, waiter = house.partition(), Waiter()
+    house.disk.go.clear()
+    _produce(partition, waiter, "first")
+    await asyncio.to_thread(house.disk.is_syncing.wait)
+    for number in range(10):
+        _produce(partition, waiter, str(number))
+    house.disk.go.set()
+    await waiter.told_about(11)
+    assert [name for name, _ in waiter.told] == ["first", *map(str, range(10))]
+
+
+@in_a_house
+async def test_a_cached_topic_commits_what_is_written(house: House) -> None:
+    partition, waiter = house.partition(**{"write.caching": "true"}), Waiter()
+    house.disk.go.clear()
+    _produce(partition, waiter, "a")
+    assert await waiter.told_about(1) == [("a", None)]
+
+
+@in_a_house
+async def test_an_offset_that_was_refused_and_given_anew_is_not_acknowledged_to_the_first(
+    house: House,
+) -> None:
+    partition, waiter = house.partition(), Waiter()
+    house.disk.go.clear()
+    _produce(partition, waiter, "written", **_sequenced(0))
+    await asyncio.to_thread(house.disk.is_syncing.wait)
+    house.disk.fail("write", errno.ENOSPC)
+    assert _produce(partition, waiter, "refused") == 2
+    # A repetition of the first stands behind the refused one, with a smaller offset.
+    _produce(partition, waiter, "repeated", **_sequenced(0))
+    (told,) = await waiter.told_about(1)
+    assert told[0] == "refused"
+    assert isinstance(told[1], StorageFailed)
+    assert _produce(partition, waiter, "accepted") == 2
+    house.disk.go.set()
+    await waiter.told_about(4)
+    assert {name for name, error in waiter.told if error is None} == {
+        "written",
+        "repeated",
+        "accepted",
+    }
+
+
+@in_a_house
+async def test_a_failed_sync_fences_and_only_what_was_synced_is_left(house: House) -> None:
+    partition, waiter = house.partition(), Waiter()
+    _produce(partition, waiter, "kept", **_sequenced(0))
+    await waiter.told_about(1)
+    house.disk.fail("sync", errno.EIO)
+    _produce(partition, waiter, "lost", **_sequenced(1))
+    assert isinstance((await waiter.told_about(2))[1][1], StorageFailed)
+    with pytest.raises(StorageFailed):
+        partition.append(batch(b"later"), NOW_MS)
+    assert partition.failure is not None
+    partition.heal(partition.log.reopen(NOW_MS))
+    assert partition.high_watermark.offset == partition.log.end_offset == 1
+    # The producer's retry is taken as new, not answered as a repetition of what is not there.
+    assert _produce(partition, waiter, "lost", **_sequenced(1)) == 2
+    assert (await waiter.told_about(3))[2] == ("lost", None)
+
+
+@in_a_house
+async def test_who_asked_only_for_a_write_is_not_lied_to_by_a_fenced_partition(
+    house: House,
+) -> None:
+    partition, waiter = house.partition(), Waiter()
+    partition.append(batch(b"a"), NOW_MS)
+    partition.wait_written(waiter, "a")
+    partition.log.fail_sync()
+    assert isinstance((await waiter.told_about(1))[0][1], StorageFailed)
+
+
+@in_a_house
+async def test_deleting_a_topic_during_its_sync_harms_nobody(house: House) -> None:
+    doomed, other = house.partition(0), house.partition(1)
+    waiter = Waiter()
+    house.disk.go.clear()
+    _produce(doomed, waiter, "doomed")
+    _produce(other, waiter, "other")
+    await asyncio.to_thread(house.disk.is_syncing.wait)
+    doomed.append(batch(b"still queued"), NOW_MS)
+    doomed.retire(UnknownTopicOrPartition("deleted"))
+    house.flusher.leave(doomed)
+    house.data.doom_partition(doomed.name, TOPIC_ID)
+    # Another topic of the same name begins before the old one's sync is over.
+    reborn = house.partition(0)
+    _produce(reborn, waiter, "reborn")
+    house.disk.go.set()
+    told = dict(await waiter.told_about(3))
+    assert isinstance(told["doomed"], UnknownTopicOrPartition)
+    assert told["other"] is None
+    assert told["reborn"] is None
+    assert doomed.log.fenced
+    assert reborn.log.size_bytes == len(house.disk.read_file(f"/data/t-0/{0:020d}.log"))
+    assert house.data.read_topic_id(reborn.name) == TOPIC_ID
+
+
+@in_a_house
+async def test_a_partition_is_durable_with_its_first_acknowledged_batch(house: House) -> None:
+    partition, waiter = house.partition(), Waiter()
+    assert house.data.partitions() == {}
+    _produce(partition, waiter, "a")
+    await waiter.told_about(1)
+    stored = set(house.disk._stored_names)
+    assert {f"/data/t-0/{0:020d}.log", "/data/t-0/partition.metadata"} <= stored
