@@ -15,6 +15,7 @@ from typing import Final
 
 from bench.librdkafka import Consumer, LoadFailed, Producer, RoundTrips, Settings
 from bench.nodes import Lab, Meter, Node, bootstrap, topic
+from bench.reader import READY as READER_READY
 from bench.spread import Figures, percentile
 
 PROBE_REQUESTS: Final = 100
@@ -173,45 +174,55 @@ class EndToEnd:
     def run(self, lab: Lab) -> Figures:
         node = lab.node
         count = int(self.per_s * self.seconds)
-        name = fresh_name("latency")
-        with topic(node, name, is_cached=self.is_cached):
-            reader = subprocess.Popen(
-                [sys.executable, "-m", "bench.reader", bootstrap(node), name, str(count)],
-                stdout=subprocess.PIPE,
-            )
-            try:
-                with Meter(node) as meter:
-                    self._send(node, name, count)
-                    output, _ = reader.communicate(timeout=READER_TIMEOUT_S)
-            finally:
-                reader.kill()
-                reader.wait()
-        times_ms = json.loads(output)
-        # The first messages meet cold connections and the reader's first fetch.
-        steady = times_ms[self.per_s // 2 :]
-        if len(times_ms) != count:
-            raise LoadFailed(f"{len(times_ms)} of {count} messages came")
-        return {
-            "latency_p50_ms": percentile(steady, 50),
-            "latency_p99_ms": percentile(steady, 99),
-            "latency_p999_ms": percentile(steady, 99.9),
-            "latency_cpu_us": meter.cpu_seconds / count * 1e6,
-        }
-
-    def _send(self, node: Node, name: str, count: int) -> None:
         settings: Settings = {
             "acks": self.acks,
             "linger.ms": self.linger_ms,
             "socket.nagle.disable": "true",
         }
+        name = fresh_name("latency")
+        with (
+            topic(node, name, is_cached=self.is_cached),
+            Producer(bootstrap(node), settings) as producer,
+            subprocess.Popen(
+                [sys.executable, "-m", "bench.reader", bootstrap(node), name, str(count)],
+                stdout=subprocess.PIPE,
+                text=True,
+            ) as reader,
+        ):
+            try:
+                producer.send(name, b"probe")
+                _await_line(reader, READER_READY)
+                with Meter(node) as meter:
+                    self._send(producer, name, count)
+                    output, _ = reader.communicate(timeout=READER_TIMEOUT_S)
+            finally:
+                reader.kill()
+        times_ms = json.loads(output)
+        if len(times_ms) != count:
+            raise LoadFailed(f"{len(times_ms)} of {count} messages came")
+        return {
+            "latency_p50_ms": percentile(times_ms, 50),
+            "latency_p99_ms": percentile(times_ms, 99),
+            "latency_p999_ms": percentile(times_ms, 99.9),
+            "latency_cpu_us": meter.cpu_seconds / count * 1e6,
+        }
+
+    def _send(self, producer: Producer, name: str, count: int) -> None:
         filler = bytes(max(0, self.message_bytes - 8))
-        with Producer(bootstrap(node), settings) as producer:
-            due = time.monotonic()
-            for _ in range(count):
-                pause = due - time.monotonic()
-                if pause > 0:
-                    time.sleep(pause)
-                stamp = time.monotonic_ns().to_bytes(8, "little")
-                producer.send(name, stamp + filler)
-                due += 1 / self.per_s
-            producer.flush()
+        due = time.monotonic()
+        for _ in range(count):
+            pause = due - time.monotonic()
+            if pause > 0:
+                time.sleep(pause)
+            stamp = time.monotonic_ns().to_bytes(8, "little")
+            producer.send(name, stamp + filler)
+            due += 1 / self.per_s
+        producer.flush()
+
+
+def _await_line(process: subprocess.Popen[str], line: str) -> None:
+    """The other process says that it is there; it gives up by itself if nothing comes."""
+    assert process.stdout is not None
+    said = process.stdout.readline().strip()
+    if said != line:
+        raise LoadFailed(f"the reader said {said!r} and not {line!r}")

@@ -1,4 +1,7 @@
-"""A consumer in a process of its own: prints each message's age at its receipt, in milliseconds."""
+"""A consumer in a process of its own that notes each message's age at its receipt.
+
+It says `ready` at the first message, which is a probe, and then prints the ages of the rest.
+"""
 
 from __future__ import annotations
 
@@ -9,12 +12,15 @@ import time
 from bench.librdkafka import Consumer
 
 TIMEOUT_S = 30.0
+READY = "ready"
 
 
 def main(bootstrap: str, topic: str, count: int) -> None:
     ages_ms: list[float] = []
     with Consumer(bootstrap, {"fetch.wait.max.ms": 500}) as consumer:
         consumer.start(topic)
+        consumer.next_payload(TIMEOUT_S)
+        print(READY, flush=True)
         while len(ages_ms) < count:
             payload = consumer.next_payload(TIMEOUT_S)
             now_ns = time.monotonic_ns()

@@ -46,16 +46,32 @@ class SyncJob:
         self.seconds = perf_counter() - started
 
     def _sync(self, disk: Disk, tickets: Sequence[tuple[Partition, SyncTicket]]) -> None:
+        files = [file for _, ticket in tickets for file in ticket.files]
+        directories = [directory for _, ticket in tickets for directory in ticket.directories]
         try:
-            is_all_synced = disk.sync_many(
-                [file for _, ticket in tickets for file in ticket.files],
-                [directory for _, ticket in tickets for directory in ticket.directories],
-            )
+            try:
+                is_all_synced = disk.sync_many(files, directories)
+            except FileNotFoundError:
+                # Only a directory can be missing, and files come first: those are synced.
+                is_all_synced = False
+                self._sync_directories(disk, tickets)
             for partition, _ in tickets:
                 partition.settle(is_all_synced)
         except OSError as error:
             for partition, _ in tickets:
                 self.failed[partition] = error
+
+    def _sync_directories(
+        self, disk: Disk, tickets: Sequence[tuple[Partition, SyncTicket]]
+    ) -> None:
+        """Those of deleted partitions may be gone; that is nobody else's failure."""
+        for partition, ticket in tickets:
+            for directory in ticket.directories:
+                try:
+                    disk.sync_directory(directory)
+                except FileNotFoundError as error:
+                    if not partition.is_retired:
+                        self.failed[partition] = error
 
 
 class Flusher:
@@ -77,7 +93,6 @@ class Flusher:
         self._dirty: dict[Partition, None] = {}
         self._jobs: SimpleQueue[SyncJob | None] = SimpleQueue()
         self._job: SyncJob | None = None
-        self._leaving: list[Partition] = []
         self._idle = asyncio.Event()
         self._idle.set()
         self._thread = threading.Thread(target=self._work, name=f"sync-{name}", daemon=True)
@@ -99,12 +114,9 @@ class Flusher:
         self._queued.append(partition)
 
     def leave(self, partition: Partition) -> None:
-        """The partition is deleted: abandons its log, once no sync works on its files any more."""
+        """The partition is deleted. A ticket under way keeps its files open until it is back."""
         self._dirty.pop(partition, None)
-        if self._job is not None and any(one is partition for one, _ in self._job.tickets):
-            self._leaving.append(partition)
-        else:
-            partition.log.abandon()
+        partition.log.abandon()
 
     def want_sync(self, partition: Partition) -> None:
         self._dirty[partition] = None
@@ -150,16 +162,11 @@ class Flusher:
     def _finish_sync(self, job: SyncJob) -> None:
         self._job = None
         self._syncing_bytes = 0
-        leaving, self._leaving = self._leaving, []
-        for partition in leaving:
-            partition.log.abandon()
         self._begin_sync()
         self._outbox.cork()
         try:
             for partition, ticket in job.tickets:
                 error = job.failed.get(partition)
-                if partition in leaving:
-                    continue
                 if error is None:
                     partition.finish_sync(ticket)
                 else:

@@ -88,7 +88,6 @@ class Partition:
         "_home",
         "_is_compacted",
         "_is_queued",
-        "_is_retired",
         "_queued_bytes",
         "_write_waiters",
         "config",
@@ -96,6 +95,7 @@ class Partition:
         "high_watermark",
         "index",
         "is_append_time",
+        "is_retired",
         "is_synced_eagerly",
         "leader_epoch",
         "log",
@@ -128,7 +128,7 @@ class Partition:
         self._commit_waiters: deque[tuple[int, CommitWaiter, Any]] = deque()
         self._write_waiters: list[tuple[CommitWaiter, Any]] = []
         self._is_queued = False
-        self._is_retired = False
+        self.is_retired = False
         self._queued_bytes = 0
         self._failure: OSError | None = None
         self._failed_bytes = 0
@@ -232,7 +232,7 @@ class Partition:
         """`waiter` is told when the high watermark has reached `end_offset`."""
         if end_offset <= self.high_watermark.offset:
             waiter.committed(item)
-        elif self.log.fenced or self._is_retired:
+        elif self.log.fenced or self.is_retired:
             waiter.failed(item, StorageFailed(f"{self.name} takes no more writes"))
         else:
             self._commit_waiters.append((end_offset, waiter, item))
@@ -244,7 +244,7 @@ class Partition:
         self._is_queued = False
         byte_count, self._queued_bytes = self._queued_bytes, 0
         waiters, self._write_waiters = self._write_waiters, []
-        if self.log.fenced or self._is_retired:
+        if self.log.fenced or self.is_retired:
             failure = StorageFailed(f"{self.name} takes no more writes")
             for waiter, item in waiters:
                 waiter.failed(item, failure)
@@ -275,6 +275,9 @@ class Partition:
 
     def fail_sync(self, error: OSError) -> None:
         """After a failed sync nobody knows what is on disk: the partition stops taking writes."""
+        if self.is_retired:
+            self.log.fail_sync()
+            return
         logger.error("%s: sync failed, the partition is fenced: %s", self.name, error)
         self._failure = error
         self.log.fail_sync()
@@ -369,7 +372,7 @@ class Partition:
 
         From here on it writes nothing: its directory's name may soon be another topic's.
         """
-        self._is_retired = True
+        self.is_retired = True
         self._fail_waiters(error)
         for fetch in tuple(self.fetch_waiters):
             fetch.wake()
