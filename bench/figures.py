@@ -27,6 +27,7 @@ FIGURES: Final = {
     "first_ack_s": Figure("first ack", "s", 3),
     "rss_mb": Figure("RSS", "MB", 1),
     "anonymous_mb": Figure("anonymous", "MB", 1),
+    "anonymous_low_mb": Figure("lowest", "MB", 1),
     "anonymous_high_mb": Figure("highest", "MB", 1),
     "idle_cpu_percent": Figure("idle CPU", "%", 2),
     "produce_per_s": Figure("written", "msg/s", 0, more_is_better=True),
@@ -49,6 +50,7 @@ FIGURES: Final = {
     "restart_s": Figure("restart", "s", 3),
     "passed_gb": Figure("passed", "GB", 1, more_is_better=True),
     "swing_percent": Figure("swing", "± %", 1),
+    "growth_percent": Figure("last third against first", "%", 1),
 }
 
 FLOOR_FIGURES: Final = {

@@ -16,6 +16,9 @@ from ottla.wire.schema import Buffer
 class Clock(Protocol):
     def now(self) -> Now: ...
 
+    def wall_ms(self) -> int:
+        """`now().wall_ms`, for those who need nothing else."""
+
 
 class Random(Protocol):
     def bytes(self, count: int) -> bytes: ...

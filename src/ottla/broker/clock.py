@@ -13,6 +13,9 @@ class SystemClock:
     def now(self) -> Now:
         return Now(time.time_ns() // 1_000_000, time.monotonic_ns() // 1_000_000)
 
+    def wall_ms(self) -> int:
+        return time.time_ns() // 1_000_000
+
 
 class SystemEntropy:
     def __init__(self) -> None:

@@ -109,7 +109,7 @@ class Listener:
         self.connections: set[Connection] = set()
         self.bytes_in_flight = 0
         self.is_stopping = False
-        self._starved: set[Connection] = set()
+        self.starved: set[Connection] = set()
         self._unsent: dict[Connection, int] = {}
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -128,12 +128,12 @@ class Listener:
 
     def starve(self, connection: Connection) -> None:
         """All connections together hold too much: this one reads again when there is room."""
-        self._starved.add(connection)
+        self.starved.add(connection)
 
-    def release(self, byte_count: int) -> None:
-        self.bytes_in_flight -= byte_count
-        if self._starved and not self.is_full:
-            starved, self._starved = self._starved, set()
+    def feed(self) -> None:
+        """Lets the starved read again if there is room by now."""
+        if not self.is_full:
+            starved, self.starved = self.starved, set()
             for connection in starved:
                 connection.resume()
 
@@ -150,7 +150,7 @@ class Listener:
 
     def forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
-        self._starved.discard(connection)
+        self.starved.discard(connection)
         self._unsent.pop(connection, None)
 
     def _sweep(self) -> None:
@@ -260,8 +260,9 @@ class Connection(asyncio.BufferedProtocol):
         self._exchanges.clear()
         self._backlog.clear()
         self._frame = None
-        listener.release(self._bytes_in_flight)
+        listener.bytes_in_flight -= self._bytes_in_flight
         self._bytes_in_flight = 0
+        listener.feed()
 
     def pause_writing(self) -> None:
         assert self._transport is not None
@@ -412,8 +413,7 @@ class Connection(asyncio.BufferedProtocol):
         router = listener.router
         view = memoryview(frame)
         try:
-            head = router.head(view)
-            route = router.route(head)
+            head, route = router.find(view)
             outcome = router.call(route, head, view, self.peer, self._name, self._memory)
         except CloseConnection as error:
             self.drop(str(error))
@@ -472,7 +472,9 @@ class Connection(asyncio.BufferedProtocol):
         listener = self._listener
         byte_count = exchange.byte_count
         self._bytes_in_flight -= byte_count
-        listener.release(byte_count)
+        listener.bytes_in_flight -= byte_count
+        if listener.starved:
+            listener.feed()
         reply = exchange.reply
         if reply is not None and not self._is_closed:
             self._send(exchange, reply)

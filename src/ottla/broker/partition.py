@@ -80,6 +80,9 @@ class Partition:
     """
 
     __slots__ = (
+        "_ahead_ms_max",
+        "_batch_bytes_max",
+        "_behind_ms_max",
         "_commit_waiters",
         "_compression",
         "_failed_bytes",
@@ -147,6 +150,9 @@ class Partition:
             else Compression[config.compression_type.upper()]
         )
         self.is_synced_eagerly = not config.write_caching
+        self._batch_bytes_max = config.max_message_bytes
+        self._ahead_ms_max = config.message_timestamp_after_max_ms
+        self._behind_ms_max = config.message_timestamp_before_max_ms
 
     def lead(self, epoch: int) -> None:
         """Begins to lead under a new epoch."""
@@ -174,17 +180,19 @@ class Partition:
             if header.is_control:
                 raise InvalidRecord("clients may not write control batches")
             raise InvalidTransactionState("transactions are not supported yet")
-        config = self.config
-        if header.size > config.max_message_bytes:
+        if len(view) > self._batch_bytes_max:
             raise MessageTooLarge(
-                f"a batch of {header.size} bytes is above max.message.bytes="
-                f"{config.max_message_bytes} of {self.name.topic}"
+                f"a batch of {len(view)} bytes is above max.message.bytes="
+                f"{self._batch_bytes_max} of {self.name.topic}"
             )
         if self.is_append_time:
             stamp_append_time(view, now_ms)
             header = read_header(view)
-        else:
-            self._check_timestamps(header, now_ms)
+        elif (
+            header.max_timestamp - now_ms > self._ahead_ms_max
+            or now_ms - header.base_timestamp > self._behind_ms_max
+        ):
+            self._refuse_timestamps(header, now_ms)
         if self._is_compacted and any(record.key is None for record in decode_records(view)):
             raise InvalidRecord(f"{self.name.topic} is compacted: every message needs a key")
         return self.append_trusted(view, header, now_ms)
@@ -201,25 +209,18 @@ class Partition:
                 self._flusher.queue(self)
         return appended
 
-    def _check_timestamps(self, header: BatchHeader, now_ms: int) -> None:
+    def _refuse_timestamps(self, header: BatchHeader, now_ms: int) -> None:
         if header.max_timestamp == NO_TIMESTAMP:
             return
-        config = self.config
-        if header.max_timestamp - now_ms > config.message_timestamp_after_max_ms:
+        if header.max_timestamp - now_ms > self._ahead_ms_max:
             raise InvalidTimestamp(
                 f"timestamp {header.max_timestamp} is further ahead of the broker's clock than "
-                f"message.timestamp.after.max.ms={config.message_timestamp_after_max_ms}"
+                f"message.timestamp.after.max.ms={self._ahead_ms_max}"
             )
-        if now_ms - header.base_timestamp > config.message_timestamp_before_max_ms:
-            raise InvalidTimestamp(
-                f"timestamp {header.base_timestamp} is further behind the broker's clock than "
-                f"message.timestamp.before.max.ms={config.message_timestamp_before_max_ms}"
-            )
-
-    @property
-    def is_far_behind(self) -> bool:
-        """So much is written and not synced that nobody may go on without waiting for the disk."""
-        return self.is_synced_eagerly and self._flusher.is_far_behind
+        raise InvalidTimestamp(
+            f"timestamp {header.base_timestamp} is further behind the broker's clock than "
+            f"message.timestamp.before.max.ms={self._behind_ms_max}"
+        )
 
     def wait_written(self, waiter: CommitWaiter, item: Any) -> None:
         """`waiter` is told when what is queued now is written."""

@@ -88,6 +88,7 @@ class Partitions:
         self._internal_flusher = internal_flusher
         self._metadata_partition = metadata_partition
         self._topics: dict[str, dict[int, Partition]] = {}
+        self._as_they_come: set[str] = set()
         self._cleanup: set[asyncio.Future[None]] = set()
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
@@ -100,6 +101,15 @@ class Partitions:
 
     def of_topic(self, name: str) -> dict[int, Partition] | None:
         return self._topics.get(name)
+
+    def is_ready_for(self, topic: str) -> bool:
+        """Whether batches can be appended as they come: the topic is here, with no codec to set."""
+        return topic in self._as_they_come
+
+    @property
+    def is_far_behind(self) -> bool:
+        """So much is written and not synced that nobody may go on without waiting for the disk."""
+        return self._flusher.is_far_behind
 
     def by_topic(self) -> Mapping[str, Mapping[int, Partition]]:
         return self._topics
@@ -202,18 +212,27 @@ class Partitions:
         )
         partition.lead(image.leader_epoch)
         self._topics.setdefault(topic.name, {})[index] = partition
+        self._note_codec(topic.name, partition)
 
     def _configure(self, topic: str) -> None:
         config = self._metadata.topic_config(topic)
         for partition in self._topics.get(topic, _NO_PARTITIONS).values():
             partition.configure(config)
             partition.log.config = log_config(config, self._config)
+            self._note_codec(topic, partition)
+
+    def _note_codec(self, topic: str, partition: Partition) -> None:
+        if partition.must_recompress:
+            self._as_they_come.discard(topic)
+        else:
+            self._as_they_come.add(topic)
 
     # ------------------------------------------------------------------------------- deleting
 
     def _delete(self, topic: str) -> None:
         """The name is free at once; the files go in a thread."""
         partitions = self._topics.pop(topic, {})
+        self._as_they_come.discard(topic)
         self._metrics.forget_topic(topic)
         error = UnknownTopicOrPartition(f"topic {topic} was deleted")
         doomed = []

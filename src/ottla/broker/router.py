@@ -139,24 +139,21 @@ class Router:
         self._services = services
         self._routes: dict[int, Route] = {}
 
-    def head(self, frame: memoryview) -> RequestHead:
+    def find(self, frame: memoryview) -> tuple[RequestHead, Route]:
+        """Who is to answer this frame."""
         try:
-            return read_head(frame, is_flexible)
+            head = read_head(frame, is_flexible)
         except MalformedMessage as error:
             raise CloseConnection(str(error)) from None
-
-    def route(self, head: RequestHead) -> Route:
         route = self._routes.get(head.api_key) or self._load(head.api_key)
         api = route.api
         if not api.first <= head.version <= api.last and api.key != ApiKey.API_VERSIONS:
             raise CloseConnection(
                 f"{api.name} has versions {api.first} to {api.last} here, not {head.version}"
             )
-        return route
-
-    def _check_size(self, api: Api, byte_count: int) -> None:
-        if byte_count > PLAIN_REQUEST_BYTES_MAX and api.key != ApiKey.PRODUCE:
-            raise CloseConnection(f"a {api.name} request of {byte_count} bytes")
+        if len(frame) > PLAIN_REQUEST_BYTES_MAX and api.key != ApiKey.PRODUCE:
+            raise CloseConnection(f"a {api.name} request of {len(frame)} bytes")
+        return head, route
 
     def call(
         self,
@@ -172,7 +169,6 @@ class Router:
             head.api_key, head.version, head.correlation_id, head.client_id, host, listener, memory
         )
         route.metrics.count += 1
-        self._check_size(route.api, len(frame))
         if head.version > route.api.last:
             request: Message = route.request()
         else:

@@ -110,14 +110,14 @@ class Deadlines:
         self._buckets.clear()
 
 
-class PendingProduce:
+class PendingProduce(Deferred[ProduceResponse]):
     """A produce request of which some partitions are not yet as durable as it asked for."""
 
-    __slots__ = ("_bucket", "_deadlines", "_open", "deferred", "response", "waits")
+    __slots__ = ("_bucket", "_deadlines", "_open", "response", "waits")
 
     def __init__(self, response: ProduceResponse, deadlines: Deadlines) -> None:
+        super().__init__(pipelined=True)
         self.response: ProduceResponse | None = response
-        self.deferred: Deferred[ProduceResponse] = Deferred(pipelined=True)
         self.waits: list[tuple[Partition, int, PartitionProduceResponse]] = []
         self._open = 0
         self._deadlines = deadlines
@@ -150,7 +150,7 @@ class PendingProduce:
         if self._bucket >= 0:
             self._deadlines.forget(self, self._bucket)
         self.waits = []
-        self.deferred.resolve(self.response)
+        self.resolve(self.response)
 
 
 def refuse(item: PartitionProduceResponse, error: Exception) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -16,6 +17,7 @@ from ottla.log.values import LogConfig, LogPosition
 from ottla.ports import Disk
 
 _OFFSET_DIGITS: Final = 20
+_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, SNAPSHOT)
 _LEFTOVERS: Final = (DELETED, ".tmp")
 _ENTRY_BYTES: Final = {OFFSET_INDEX: OFFSET_ENTRY.size, TIME_INDEX: TIME_ENTRY.size}
 
@@ -46,8 +48,36 @@ class Site:
         """Blocking. Its snapshot goes too: it is the state before the segment."""
         for handle in segment.handles():
             self.handles.drop(handle)
-        for suffix in (LOG, OFFSET_INDEX, TIME_INDEX, SNAPSHOT):
+        for suffix in _SUFFIXES:
             self.disk.remove(segment.path(suffix))
+
+    def set_aside(self, segment: Segment) -> list[str]:
+        """Renames the files of a segment; returns those that are to be removed later."""
+        for handle in segment.handles():
+            self.handles.drop(handle)
+        renamed = []
+        for suffix in _SUFFIXES:
+            path = segment.path(suffix)
+            try:
+                self.disk.rename(path, path + DELETED)
+            except FileNotFoundError:
+                continue
+            renamed.append(path + DELETED)
+        return renamed
+
+    def cut(self, segments: Sequence[Segment], position: LogPosition) -> None:
+        """Blocking: no byte behind `position` is left, durably."""
+        for segment in reversed(segments):
+            if segment.base_offset > position.segment_base:
+                self.remove_segment(segment)
+            elif segment.base_offset == position.segment_base and segment.is_created:
+                file = self.disk.open(segment.handle.path)
+                try:
+                    file.truncate(position.bytes_in_segment)
+                    file.sync()
+                finally:
+                    file.close()
+        self.disk.sync_directory(self.directory)
 
 
 @dataclass(slots=True)

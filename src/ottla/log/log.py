@@ -23,11 +23,7 @@ from ottla.log.loading import load
 from ottla.log.reading import Reader, segment_at
 from ottla.log.scan import OFFSET_DELTA_MAX, batches
 from ottla.log.segment import (
-    DELETED,
-    LOG,
-    OFFSET_INDEX,
     SNAPSHOT,
-    TIME_INDEX,
     Segment,
     path_of,
 )
@@ -256,12 +252,14 @@ class Log:
         """OSError when the disk would not take so many more bytes; nothing is left of them."""
         if self._queue or self._rolls or not self._active.is_created:
             return
-        file = self._handles.acquire(self._active.handle)
+        file = self._unsynced.to_write(self._active.handle)
         try:
             file.write([bytes(byte_count)], self._active.size)
-            file.truncate(self._active.size)
         finally:
-            self._handles.release(self._active.handle)
+            try:
+                file.truncate(self._active.size)
+            except OSError:
+                self.fenced = True
 
     def _write_queue(self, segment: Segment, queue: list[Buffer], position: int) -> None:
         if segment.is_created:
@@ -356,9 +354,9 @@ class Log:
         """
         disk, synced = self._handles.disk, self.synced
         self.abandon()
-        site = Site(disk, self._handles, self.directory, self.config, now_ms)
+        site = self._site(now_ms)
         if self._is_doubtful:
-            self._cut_at(site, synced)
+            site.cut(self._segments, synced)
         return Log.open(
             disk,
             self.directory,
@@ -369,19 +367,6 @@ class Log:
             start_offset=self.start_offset,
             handles=self._handles,
         )
-
-    def _cut_at(self, site: Site, position: LogPosition) -> None:
-        for segment in reversed(self._segments):
-            if segment.base_offset > position.segment_base:
-                site.remove_segment(segment)
-            elif segment.base_offset == position.segment_base and segment.is_created:
-                file = site.disk.open(segment.handle.path)
-                try:
-                    file.truncate(position.bytes_in_segment)
-                    file.sync()
-                finally:
-                    file.close()
-        site.disk.sync_directory(self.directory)
 
     # --------------------------------------------------------------------------------- reading
 
@@ -473,21 +458,10 @@ class Log:
         self._segments = segments[gone:]
         self._older_bytes = sum(segment.size for segment in self._segments[:-1])
         self._reader.forget()
+        site = self._site(now_ms=0)
         for segment in segments[:gone]:
-            self._set_aside(segment)
-
-    def _set_aside(self, segment: Segment) -> None:
-        disk = self._handles.disk
-        for handle in segment.handles():
-            self._handles.drop(handle)
-        self._snapshots.pop(segment.base_offset, None)
-        for suffix in (LOG, OFFSET_INDEX, TIME_INDEX, SNAPSHOT):
-            path = segment.path(suffix)
-            try:
-                disk.rename(path, path + DELETED)
-            except FileNotFoundError:
-                continue
-            self._deleted.append(path + DELETED)
+            self._snapshots.pop(segment.base_offset, None)
+            self._deleted += site.set_aside(segment)
 
     def reap(self) -> None:
         """Blocking, and fit for a thread: removes the files that were set aside."""
@@ -504,7 +478,7 @@ class Log:
         if offset >= self.end_offset:
             return
         offset = max(offset, self.start_offset)
-        site = Site(self._handles.disk, self._handles, self.directory, self.config, now_ms)
+        site = self._site(now_ms)
         segment = segment_at(self._segments, offset)
         position = segment.position_before(offset, self._handles, cached_only=False)
         size = segment.size
@@ -580,6 +554,9 @@ class Log:
             self.fail_sync()
             self.abandon()
             raise
+
+    def _site(self, now_ms: int) -> Site:
+        return Site(self._handles.disk, self._handles, self.directory, self.config, now_ms)
 
     def abandon(self) -> None:
         """Closes its files as they are: for a log that is to be deleted, or cannot be saved."""

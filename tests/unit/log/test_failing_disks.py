@@ -359,3 +359,20 @@ def test_files_stay_open_for_a_sync_that_is_under_way(disk: MemoryDisk) -> None:
     log.finish_sync(ticket)
     assert log.synced.offset == 0
     assert not disk.open_files
+
+
+def test_probe_leaves_nothing_behind_whether_it_fits_or_not(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append_many(log, 3)
+    stored = disk.read_file(LOG_FILE)
+    log.probe(500)
+    assert disk.read_file(LOG_FILE) == stored
+    disk.fail("write", errno.ENOSPC, torn_bytes=100)
+    with pytest.raises(OSError, match="No space"):
+        log.probe(500)
+    assert disk.read_file(LOG_FILE) == stored
+    disk.fail("write", errno.ENOSPC, torn_bytes=100)
+    disk.fail("truncate", errno.EIO)
+    with pytest.raises(OSError, match="No space"):
+        log.probe(500)
+    assert log.fenced

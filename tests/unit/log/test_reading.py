@@ -163,6 +163,13 @@ def test_who_reads_on_needs_no_index(disk: MemoryDisk) -> None:
     assert set(counts[1:]) == {1}
 
 
+def test_who_reads_at_the_end_finds_the_next_batch_where_it_stopped(disk: MemoryDisk) -> None:
+    log = open_log(disk, LogConfig())
+    append_many(log, 3)
+    log.read(0, 10_000, log.written)
+    assert log._reader._ends == {3: (log._active, 3 * len(make_batch()))}
+
+
 def test_places_to_read_on_from_are_bounded(disk: MemoryDisk) -> None:
     log = open_log(disk, LogConfig())
     append_many(log, 500)

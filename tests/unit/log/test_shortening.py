@@ -130,6 +130,16 @@ def test_truncation_inside_of_a_batch_takes_all_of_it(disk: MemoryDisk) -> None:
     assert log.end_offset == 5
 
 
+def test_places_to_read_on_from_are_forgotten_with_what_was_there(disk: MemoryDisk) -> None:
+    log = open_log(disk, LogConfig())
+    append_many(log, 10)
+    for offset in range(10):
+        log.read(offset, 1, log.written)
+    log.truncate(2, NOW_MS)
+    append_many(log, 8, value=b"longer than before")
+    assert base_offsets(read_all(log, max_bytes=1)) == list(range(10))
+
+
 def test_truncation_behind_the_end_only_drops_the_queue(disk: MemoryDisk) -> None:
     log = open_log(disk)
     append_many(log, 3)

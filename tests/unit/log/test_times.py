@@ -105,6 +105,22 @@ def test_nothing_before_the_start_is_found(disk: MemoryDisk) -> None:
     assert log.max_timestamp(log.written) == (40, 139, 10)
 
 
+def test_nothing_before_the_start_is_found_in_the_same_batch(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append(log, make_batch(5, timestamps=[10, 20, 30, 40, 50]))
+    log.write()
+    log.delete_before(2)
+    assert log.first_at_or_after(0, log.written) == (2, 30, 0)
+
+
+def test_only_the_batch_in_question_is_opened(disk: MemoryDisk) -> None:
+    log = open_log(disk, LogConfig(index_interval_bytes=10**6))
+    fill(log, *range(1000, 2000))
+    before = disk.reads
+    assert log.first_at_or_after(1900, log.written) == (900, 1900, 225)
+    assert disk.reads - before == 2, "one to look at the headers, one for the batch"
+
+
 def test_messages_without_a_time_are_not_found(disk: MemoryDisk) -> None:
     log = open_log(disk)
     fill(log, -1, -1)

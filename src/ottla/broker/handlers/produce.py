@@ -48,8 +48,9 @@ def handle(
         if request.acks == ACKS_NONE:
             raise refusal
         return _refuse_all(request, refusal)
-    if _must_wait_first(services, request):
-        return services.loop.create_task(_prepare_and_append(services, context, request))
+    for topic in request.topic_data:
+        if not services.partitions.is_ready_for(topic.name):
+            return services.loop.create_task(_prepare_and_append(services, context, request))
     return _append(services, context, request)
 
 
@@ -73,22 +74,10 @@ def _refuse_all(request: ProduceRequest, error: OttlaError) -> ProduceResponse:
     return response
 
 
-def _must_wait_first(services: Services, request: ProduceRequest) -> bool:
-    """Whether a topic has to be created, or a batch compressed anew, before it can be appended."""
-    for topic in request.topic_data:
-        partitions = services.partitions.of_topic(topic.name)
-        if partitions is None:
-            return True
-        for data in topic.partition_data:
-            partition = partitions.get(data.index)
-            if partition is not None and partition.must_recompress:
-                return True
-    return False
-
-
 async def _prepare_and_append(
     services: Services, context: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | None:
+    """First creates topics, or compresses batches anew, which takes its time."""
     for topic in request.topic_data:
         partitions = services.partitions.of_topic(topic.name)
         if partitions is None:
@@ -116,7 +105,7 @@ async def _prepare_and_append(
 def _append(
     services: Services, context: RequestContext, request: ProduceRequest
 ) -> Deferred[ProduceResponse] | ProduceResponse | None:
-    now_ms = services.clock.now().wall_ms
+    now_ms = services.clock.wall_ms()
     response = ProduceResponse()
     pending = PendingProduce(response, services.deadlines)
     for topic in request.topic_data:
@@ -140,7 +129,7 @@ def _append(
                     services.metrics.topic(topic.name).produce_errors += 1
             else:
                 pending.waits.append((partition, end_offset, answer))
-    return _wait(pending, response, request)
+    return _wait(services, pending, response, request)
 
 
 def _append_one(
@@ -164,10 +153,10 @@ def _append_one(
 
 
 def _wait(
-    pending: PendingProduce, response: ProduceResponse, request: ProduceRequest
+    services: Services, pending: PendingProduce, response: ProduceResponse, request: ProduceRequest
 ) -> Deferred[ProduceResponse] | ProduceResponse | None:
     acks, waits = request.acks, pending.waits
-    is_late = acks != ACKS_ALL and any(partition.is_far_behind for partition, _, _ in waits)
+    is_late = acks != ACKS_ALL and services.partitions.is_far_behind
     if acks == ACKS_NONE:
         _close_on_error(response)
         if not is_late:
@@ -182,7 +171,7 @@ def _wait(
             partition.wait_committed(end_offset, pending, answer)
         else:
             partition.wait_written(pending, answer)
-    return pending.deferred
+    return pending
 
 
 def _close_on_error(response: ProduceResponse) -> None:
