@@ -315,7 +315,7 @@ class Log:
     def _clean_up(self, active: Segment, size: int, created: list[str]) -> None:
         for path in created:
             self._handles.disk.remove(path)
-            self._unsynced.rename()
+            self._unsynced.names_changed()
         if active.handle.path in created:
             self._handles.drop(active.handle)
             active.handle = Handle(active.handle.path)
@@ -498,7 +498,7 @@ class Log:
         self._producers = producers_at(site, self._segments, self._snapshots, offset)
         self._epochs.cut_end(offset)
         self._epochs.save(self._unsynced, self.directory, offset)
-        self._unsynced.rename()
+        self._unsynced.names_changed()
         try:
             self._unsynced.sync(self.written)
         except OSError:

@@ -113,7 +113,7 @@ class Recovery:
             checked_bytes = position + header.size
         if self._end_offset > self._recovery_point and checked_bytes:
             self._unsynced.to_write(segment.handle)
-            self._unsynced.rename()
+            self._unsynced.names_changed()
         return checked_bytes
 
     def _intact(self, segment: Segment) -> Iterator[tuple[int, BatchHeader]]:
@@ -154,7 +154,7 @@ class Recovery:
             logger.warning("%s: behind the end of the log, removed", segment.handle.path)
             self._site.remove_segment(segment)
             self._snapshots.pop(segment.base_offset, None)
-            self._unsynced.rename()
+            self._unsynced.names_changed()
         del self._segments[at:]
 
     def _drop_snapshots_behind(self, offset: int) -> None:
@@ -162,7 +162,7 @@ class Recovery:
         for behind in [at for at in self._snapshots if at > offset]:
             self._site.disk.remove(self._site.path(behind, SNAPSHOT))
             del self._snapshots[behind]
-            self._unsynced.rename()
+            self._unsynced.names_changed()
 
     def _load_epochs(self, older: list[Segment]) -> Epochs:
         try:

@@ -71,7 +71,7 @@ class Unsynced:
         finally:
             self._handles.drop(handle)
 
-    def rename(self) -> None:
+    def names_changed(self) -> None:
         """A name in the directory has changed or gone."""
         self._directory_written = self._generation
 

@@ -215,6 +215,18 @@ def test_reopened_log_believes_nothing_behind_a_failed_sync(disk: MemoryDisk) ->
     assert log.end_offset == synced + 1
 
 
+def test_segment_begun_after_the_last_good_sync_is_not_believed_either(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append_many(log, 5)
+    sync(log, disk)
+    log.roll(NOW_MS)
+    append_many(log, 5)
+    assert log.begin_sync() is not None
+    log.fail_sync()
+    log = log.reopen(NOW_MS)
+    assert log.end_offset == 5
+
+
 def test_fenced_log_is_not_closed_cleanly(disk: MemoryDisk) -> None:
     log = open_log(disk)
     append_many(log, 2)
