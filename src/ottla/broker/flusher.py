@@ -95,12 +95,12 @@ class Flusher:
         self._job: SyncJob | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._thread = threading.Thread(target=self._work, name=f"sync-{name}", daemon=True)
+        self._syncer = threading.Thread(target=self._work, name=f"sync-{name}", daemon=True)
         self._unsynced_bytes = 0
         self._syncing_bytes = 0
 
     def start(self) -> None:
-        self._thread.start()
+        self._syncer.start()
 
     @property
     def is_far_behind(self) -> bool:
@@ -186,4 +186,4 @@ class Flusher:
     async def stop(self) -> None:
         await asyncio.wait_for(self.drain(), STOP_S_MAX)
         self._jobs.put(None)
-        await asyncio.to_thread(self._thread.join, STOP_S_MAX)
+        await asyncio.to_thread(self._syncer.join, STOP_S_MAX)

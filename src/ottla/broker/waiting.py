@@ -38,8 +38,10 @@ class Deferred(Generic[T]):
             return
         self.is_resolved = True
         self._value = value
-        if self._callback is not None:
-            self._callback(value)
+        # Callbacks hold those who hold this: without the cycle, all of it is freed at once.
+        callback, self._callback, self._on_abandon = self._callback, None, None
+        if callback is not None:
+            callback(value)
 
     def when_resolved(self, callback: Callable[[T | None], None]) -> None:
         if self.is_resolved:
@@ -52,9 +54,9 @@ class Deferred(Generic[T]):
 
     def abandon(self) -> None:
         """The client is gone: nobody waits any more."""
-        self._callback = None
-        if self._on_abandon is not None and not self.is_resolved:
-            self._on_abandon()
+        on_abandon, self._callback, self._on_abandon = self._on_abandon, None, None
+        if on_abandon is not None:
+            on_abandon()
 
 
 class CommitWaiter(Protocol):
