@@ -8,10 +8,10 @@ WORKERS ?= 2
 PYTEST  := $(BIN)/pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install system run demo test lint format unit scenarios clients compat bench docs dist clean
+.PHONY: help install system run demo test lint format unit scenarios clients compat bench bench-peers docs dist clean
 
 help: ## this list
-	@grep -hE '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## (.*)/  make \1\t\2/' | expand -t 20
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
 
 install: $(STAMP) ## .venv with Ottla and everything its tests need
 
@@ -53,6 +53,9 @@ clients: install ## real Kafka clients in Python, Java, Go, JavaScript and C
 
 compat: install ## franz-go's own test suite against Ottla
 	$(BIN)/python tests/compat/run.py
+
+bench-peers: install ## the same loads on Ottla and on Apache Kafka, in turn, as ratios
+	$(BIN)/python -m bench peers
 
 bench: install ## figures: messages per second, CPU per message, memory, start
 	$(BIN)/python -m bench

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from bisect import bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
@@ -19,6 +20,8 @@ _SKIP_BYTES: Final = 8192
 _READ_BYTES_MIN: Final = 4096
 _ENDS_MAX: Final = 16
 _WALK_BATCHES_MAX: Final = 64
+
+_BASE_OFFSET: Final = struct.Struct(">q")
 
 _base_offset = attrgetter("base_offset")
 
@@ -135,6 +138,8 @@ class Reader:
                     break
                 last_offset, size = outline(data, next_at - position)
                 if next_at + size > stop:
+                    if next_offset < 0:
+                        (next_offset,) = _BASE_OFFSET.unpack_from(data, next_at - position)
                     break
                 next_offset, next_at = last_offset + 1, next_at + size
             else:

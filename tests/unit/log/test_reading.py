@@ -244,3 +244,17 @@ def _read_from_start(log: Log, max_bytes: int) -> int:
             assert header.base_offset == offset
             offset, count = header.next_offset, count + 1
     return count
+
+
+@pytest.mark.parametrize("value_bytes", [10, 3_000, 200_000])
+def test_who_reads_on_needs_one_read_each_time(disk: MemoryDisk, value_bytes: int) -> None:
+    log = open_log(disk, LogConfig())
+    append_many(log, 4_000_000 // (3 * value_bytes + 100), count=3, value=b"v" * value_bytes)
+    offset, reads_needed = 0, []
+    while offset < log.written.offset:
+        before = disk.reads
+        data = log.read(offset, 1_000_000, log.written)
+        reads_needed.append(disk.reads - before)
+        assert data
+        offset = [header.next_offset for _, header in headers_in(bytes(data))][-1]
+    assert set(reads_needed[1:]) == {1}
