@@ -23,6 +23,7 @@ NOUNS: Final = (
     "records",
     "node",
     "config",
+    "plan",
     "version",
 )
 
