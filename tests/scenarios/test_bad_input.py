@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import socket
 import struct
 import threading
@@ -159,18 +160,32 @@ def _receive_any(client: RawClient) -> int:
     return int(offset)
 
 
-def test_a_thousand_idle_connections_cost_no_buffers(ottla_broker_factory) -> None:  # type: ignore[no-untyped-def]
+def test_ten_thousand_idle_connections_cost_no_buffers(ottla_broker_factory) -> None:  # type: ignore[no-untyped-def]
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (limits[1], limits[1]))
+    count = min(10_000, limits[1] - 500)
     broker = ottla_broker_factory()
-    with RawClient(broker.bootstrap) as client:
-        client.ask(ListGroupsRequest(), 4)
-        before = _resident_bytes(broker.pid)
-        host, _, port = broker.bootstrap.rpartition(":")
-        idle = [socket.create_connection((host, int(port))) for _ in range(1000)]
-        client.ask(ListGroupsRequest(), 4)
-        grown = _resident_bytes(broker.pid) - before
+    idle: list[socket.socket] = []
+    try:
+        with RawClient(broker.bootstrap) as client:
+            client.ask(ListGroupsRequest(), 4)
+            before = _resident_bytes(broker.pid)
+            host, _, port = broker.bootstrap.rpartition(":")
+            idle += [socket.create_connection((host, int(port))) for _ in range(count)]
+            assert client.ask(ListGroupsRequest(), 4).error_code == 0
+            grown = _resident_bytes(broker.pid) - before
+    finally:
         for connection in idle:
             connection.close()
-    assert grown / 1000 < 16 * 1024
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert grown / count < 8 * 1024
+
+
+def test_an_idle_connection_is_closed_after_its_time(ottla_broker_factory) -> None:  # type: ignore[no-untyped-def]
+    broker = ottla_broker_factory(connections_max_idle_ms=200)
+    with RawClient(broker.bootstrap) as client:
+        assert client.ask(MetadataRequest(topics=[]), 12).brokers
+        assert client.is_closed_by_peer()
 
 
 def _resident_bytes(pid: int) -> int:

@@ -144,6 +144,11 @@ def test_a_restart_fences_the_old_epoch(ottla_broker_factory) -> None:  # type: 
         )
         answer = client.ask(request, 4).topics[0].partitions[0]
         assert (answer.leader_epoch, answer.end_offset) == (before, 1)
+        # Who has fetched more in the old epoch than there is now is told where to cut.
+        strayed = fetch_request("epochs", {0: 2})
+        strayed.topics[0].partitions[0].last_fetched_epoch = before
+        diverging = client.ask(strayed, 12).responses[0].partitions[0].diverging_epoch
+        assert (diverging.epoch, diverging.end_offset) == (before, 1)
 
 
 def test_a_session_answers_only_what_changed(

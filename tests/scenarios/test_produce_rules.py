@@ -207,6 +207,14 @@ def test_produce_creates_the_topic(client: RawClient, ottla_topic: str) -> None:
     assert reply.topics[0].error_code == 0
 
 
+def test_produce_creates_no_topic_where_that_is_switched_off(ottla_broker_factory) -> None:  # type: ignore[no-untyped-def]
+    broker = ottla_broker_factory(auto_create_topics_enable=False)
+    with RawClient(broker.bootstrap) as client:
+        answer = produce(client, "unwanted", batch(b"first"))
+        assert answer.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert client.ask(MetadataRequest(topics=None), 12).topics == []
+
+
 def _sequenced(first: int, *values: bytes, epoch: int = 0, producer: int = 9_000) -> bytearray:
     return batch(*values, producer_id=producer, producer_epoch=epoch, base_sequence=first)
 

@@ -66,9 +66,13 @@ def plan(
     message_bytes: Annotated[
         str, typer.Option(metavar="SIZE", help="Key and value of one message; 1KB is 1000 bytes.")
     ],
-    replication: Annotated[int, typer.Option(min=1, help="Copies of each partition.")] = 3,
+    replication: Annotated[
+        int, typer.Option(metavar="N", min=1, max=32_767, help="Copies of each partition.")
+    ] = 3,
     retention: Annotated[str, typer.Option(metavar="TIME", help="How long data is kept.")] = "7d",
-    reads: Annotated[int, typer.Option(min=0, help="How often each message is read.")] = 3,
+    reads: Annotated[
+        int, typer.Option(metavar="N", min=0, max=1_000_000, help="Readers of each message.")
+    ] = 3,
     partitions: Annotated[
         str | None,
         typer.Option(metavar="COUNT", help="In all topics; as few as will do if not given."),
@@ -99,7 +103,9 @@ def plan(
         retention_s=parse_duration_s(retention, "--retention"),
         reads=reads,
         topics=round(parse_count(topics, "--topics")),
-        partitions=round(parse_count(partitions, "--partitions")) if partitions else None,
+        partitions=round(parse_count(partitions, "--partitions"))
+        if partitions is not None
+        else None,
         batch_bytes=parse_bytes(batch_bytes, "--batch-bytes"),
     )
     if load.partitions is not None and load.partitions < load.topics:
@@ -108,7 +114,9 @@ def plan(
         )
     made = planning.plan(load)
     if as_json:
-        output.show([dataclasses.asdict(load) | dataclasses.asdict(made)], as_json=True)
+        measured = {"measured_on": planning.MEASURED_ON, "revision": planning.MEASURED_REVISION}
+        row = dataclasses.asdict(load) | dataclasses.asdict(made) | measured
+        output.show([row], as_json=True)
         return
     output.show(rows(made), as_json=False)
     if sys.stdout.isatty() if explain is None else explain:

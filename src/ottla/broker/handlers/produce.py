@@ -81,6 +81,8 @@ async def _prepare_and_append(
     for topic in request.topic_data:
         partitions = services.partitions.of_topic(topic.name)
         if partitions is None:
+            if not services.config.auto_create_topics_enable:
+                continue
             try:
                 await ensure_topic(services, topic.name)
             except OttlaError:
