@@ -29,6 +29,10 @@ class Case:
     load: Load
     repeats: int = 1
     limits: Mapping[str, float] = field(default_factory=dict)
+    # Of a comparison: the number of its row, its floors besides the usual, and what it takes.
+    row: int = 0
+    floors: Mapping[str, str] = field(default_factory=dict)
+    about_s: float = 3
 
 
 def _backlog(name: str, title: str, load: Backlog, limit_us: float | None = None) -> Case:
@@ -87,34 +91,6 @@ QUICK: Final = (
         limits={"restart_s": 5, "idle_cpu_percent": 2, "rss_mb": 250},
     ),
     Case("flat-1GB", "1 KB messages", Flat(1, chunks=8), limits={"swing_percent": 10}),
-)
-
-PEERS: Final = (
-    Case("start", "empty disk", Start(), limits={"first_ack_s": 0.15}),
-    Case("idle", "nobody connected", Idle(seconds=3), limits={"rss_mb": 0.2}),
-    Case(
-        "backlog-100B",
-        "100 B, acks=1, write.caching",
-        Backlog(100, 2_000_000),
-        limits={
-            "produce_per_s": 1,
-            "produce_cpu_us": 0.6,
-            "consume_per_s": 1,
-            "consume_cpu_us": 0.6,
-        },
-    ),
-    Case(
-        "requests-1",
-        "1 connection, acks=1, write.caching",
-        Requests(1, seconds=3),
-        limits={"requests_per_s": 1},
-    ),
-    Case(
-        "requests-16",
-        "16 connections, acks=1, write.caching",
-        Requests(16, seconds=3),
-        limits={"requests_per_s": 1},
-    ),
 )
 
 WARM_UP_MESSAGES: Final = 500_000

@@ -30,6 +30,11 @@ FIGURES: Final = {
     "anonymous_low_mb": Figure("lowest", "MB", 1),
     "anonymous_high_mb": Figure("highest", "MB", 1),
     "idle_cpu_percent": Figure("idle CPU", "%", 2),
+    "peak_rss_mb": Figure("RSS under load", "MB", 1),
+    "load_rss_mb": Figure("RSS after", "MB", 1),
+    "package_mb": Figure("installed", "MB", 1),
+    "join_s": Figure("stable after", "s", 3),
+    "join_cpu_s": Figure("CPU, joining and leaving", "s", 2),
     "produce_per_s": Figure("written", "msg/s", 0, more_is_better=True),
     "produce_mb_per_s": Figure("written", "MB/s", 1, more_is_better=True),
     "produce_cpu_us": Figure("CPU written", "µs/msg", 3),
@@ -68,3 +73,15 @@ FLOOR_FIGURES: Final = {
     "echo_uvloop_per_s": Figure("echo, uvloop", "round trips/s", 0, more_is_better=True),
     "echo_uvloop_cpu_us": Figure("echo, uvloop, CPU", "µs/round trip", 1),
 }
+
+# A figure's floor, where it always has one; a case adds what only it can be held against.
+FLOOR_OF: Final = {
+    "produce_mb_per_s": "loopback_mb_per_s",
+    "consume_mb_per_s": "loopback_mb_per_s",
+    "request_cpu_us": "echo_uvloop_cpu_us",
+}
+
+
+def times_floor(name: str, value: float, floor: float) -> float:
+    """How many times as slow, or as dear, as the machine at its best."""
+    return floor / value if FIGURES[name].more_is_better else value / floor

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import functools
 import json
+import random
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -83,6 +84,13 @@ SIGNATURES: Final[Mapping[str, tuple[Any, list[Any]]]] = {
     "rd_kafka_produce_batch": (c_int, [c_void_p, c_int32, c_int, POINTER(RdMessage), c_int]),
     "rd_kafka_queue_new": (c_void_p, [c_void_p]),
     "rd_kafka_queue_destroy": (None, [c_void_p]),
+    "rd_kafka_queue_get_consumer": (c_void_p, [c_void_p]),
+    "rd_kafka_poll_set_consumer": (c_int, [c_void_p]),
+    "rd_kafka_subscribe": (c_int, [c_void_p, c_void_p]),
+    "rd_kafka_consumer_close": (c_int, [c_void_p]),
+    "rd_kafka_topic_partition_list_new": (c_void_p, [c_int]),
+    "rd_kafka_topic_partition_list_add": (c_void_p, [c_void_p, c_char_p, c_int32]),
+    "rd_kafka_topic_partition_list_destroy": (None, [c_void_p]),
     "rd_kafka_consume_start_queue": (c_int, [c_void_p, c_int32, c_int64, c_void_p]),
     "rd_kafka_consume_stop": (c_int, [c_void_p, c_int32]),
     "rd_kafka_consume_batch_queue": (
@@ -191,7 +199,7 @@ class Producer(_Client):
         self._failures: list[int] = []
         self._on_delivery = DeliveryCallback(self._delivered)
         self._on_statistics = StatisticsCallback(self._counted)
-        self._batches: dict[tuple[bytes, int], Any] = {}
+        self._batches: dict[tuple[bytes, int, bool], tuple[bytes, Any]] = {}
 
     def _configure(self, conf: int) -> None:
         library().rd_kafka_conf_set_dr_msg_cb(conf, self._on_delivery)
@@ -221,9 +229,35 @@ class Producer(_Client):
         library().rd_kafka_poll(self._handle, 0)
         self._raise_failure()
 
-    def enqueue(self, topic: str, payload: bytes, count: int, partitions: int = 1) -> None:
-        """Hands over `count` messages, in turn to each partition; waits while the queue is full."""
-        batch = self._batch(payload, partitions)
+    def send_copies(self, topic: str, payload: bytes, count: int) -> None:
+        """So many equal messages to partition 0 with one call, copied at once."""
+        messages = (RdMessage * count)()
+        address = ctypes.cast(c_char_p(payload), c_void_p).value
+        for message in messages:
+            message.payload, message.length = address, len(payload)
+        taken = library().rd_kafka_produce_batch(
+            self._topic(topic), 0, COPY_PAYLOAD, messages, count
+        )
+        if taken != count:
+            raise LoadFailed(f"{count - taken} messages were not taken: the queue is full")
+        library().rd_kafka_poll(self._handle, 0)
+        self._raise_failure()
+
+    def enqueue(
+        self,
+        topic: str,
+        payload: bytes,
+        count: int,
+        partitions: int = 1,
+        *,
+        is_varied: bool = False,
+    ) -> None:
+        """Hands over `count` messages, in turn to each partition; waits while the queue is full.
+
+        Varied messages keep the payload's second half and differ in the first, so that a codec
+        makes about half of them and not nothing.
+        """
+        batch = self._batch(payload, partitions, is_varied=is_varied)
         lib, rkt = library(), self._topic(topic)
         flags, one_partition = (0, 0) if partitions == 1 else (PARTITION_OF_MESSAGE, -1)
         at = 0
@@ -246,18 +280,21 @@ class Producer(_Client):
                 raise LoadFailed(f"not everything was acknowledged in {timeout_s:g} s")
         self._raise_failure()
 
-    def _batch(self, payload: bytes, partitions: int) -> Any:
+    def _batch(self, payload: bytes, partitions: int, *, is_varied: bool) -> Any:
         """An array of messages ready to hand over, a whole number of turns over the partitions."""
-        key = (payload, partitions)
+        key = (payload, partitions, is_varied)
         if key not in self._batches:
             turns = max(1, ENQUEUE_CHUNK // partitions)
             array = (RdMessage * (turns * partitions))()
-            address = ctypes.cast(c_char_p(payload), c_void_p).value
+            values = _varied(payload, len(array)) if is_varied else payload
+            address = ctypes.cast(c_char_p(values), c_void_p).value or 0
+            step = len(payload) if is_varied else 0
             for index, message in enumerate(array):
-                message.payload, message.length = address, len(payload)
+                message.payload, message.length = address + index * step, len(payload)
                 message.partition = index % partitions
-            self._batches[key] = array
-        return self._batches[key]
+            # The values stay as long as the array that points at them.
+            self._batches[key] = (values, array)
+        return self._batches[key][1]
 
     def _raise_failure(self) -> None:
         if self._failures:
@@ -265,6 +302,11 @@ class Producer(_Client):
 
 
 _MESSAGES: Final = POINTER(RdMessage)
+
+
+def _varied(payload: bytes, count: int) -> bytes:
+    source, half = random.Random(count), len(payload) // 2
+    return b"".join(source.randbytes(half) + payload[half:] for _ in range(count))
 
 
 class Consumer(_Client):
@@ -333,3 +375,35 @@ class Consumer(_Client):
         payload = ctypes.string_at(message.payload, message.length)
         _message_destroy()(address)
         return payload
+
+
+class GroupConsumer(Consumer):
+    """Reads a topic as a member of a group; the members share its partitions."""
+
+    def __init__(self, bootstrap: str, group: str, settings: Settings) -> None:
+        super().__init__(
+            bootstrap, {"group.id": group, "auto.offset.reset": "earliest", **settings}
+        )
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._queue:
+            library().rd_kafka_queue_destroy(self._queue)
+            self._queue = None
+        library().rd_kafka_consumer_close(self._handle)
+        super().__exit__(kind, error, trace)
+
+    def subscribe(self, topic: str) -> None:
+        lib = library()
+        _check(lib.rd_kafka_poll_set_consumer(self._handle), "no queue for the group")
+        self._queue = lib.rd_kafka_queue_get_consumer(self._handle)
+        topics = lib.rd_kafka_topic_partition_list_new(1)
+        lib.rd_kafka_topic_partition_list_add(topics, topic.encode(), -1)
+        try:
+            _check(lib.rd_kafka_subscribe(self._handle, topics), f"cannot subscribe to {topic}")
+        finally:
+            lib.rd_kafka_topic_partition_list_destroy(topics)

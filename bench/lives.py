@@ -69,6 +69,66 @@ class Idle:
 
 
 @dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident memory of a fresh broker: when nobody uses it, and its peak under a load."""
+
+    idle_s: float
+    load: Backlog
+
+    def run(self, lab: Lab) -> Figures:
+        with running(lab.make) as node:
+            time.sleep(SETTLE_S)
+            with Meter(node) as meter:
+                time.sleep(self.idle_s)
+            idle = procfs.memory(node.pid)
+            with topic(node, fresh_name("memory"), self.load.partitions) as name:
+                self.load.produce(node, name)
+                self.load.consume(node, name)
+            peak_mb = procfs.peak_rss_mb(node.pid)
+        return {
+            "rss_mb": idle.rss_mb,
+            "anonymous_mb": idle.anonymous_mb,
+            "idle_cpu_percent": meter.cpu_seconds / meter.seconds * 100,
+            "peak_rss_mb": peak_mb,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Package:
+    """What an installation puts on the disk, without the Python or Java below it."""
+
+    def run(self, lab: Lab) -> Figures:
+        node = lab.make()
+        try:
+            return {"package_mb": node.package_bytes() / procfs.MB}
+        finally:
+            node.close()
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRobin:
+    """Many partitions written in turn, once each of them has its files."""
+
+    partitions: int
+    count: int
+
+    def run(self, lab: Lab) -> Figures:
+        with running(lab.make) as node:
+            name = fresh_name("round-robin")
+            started = time.perf_counter()
+            create_topic(node, name, self.partitions)
+            # One side makes a partition's files at its creation, the other at its first write.
+            Backlog(100, self.partitions, partitions=self.partitions).produce(node, name)
+            created_s = time.perf_counter() - started
+            write = Backlog(100, self.count, partitions=self.partitions).produce(node, name)
+            return {
+                "create_s": created_s,
+                **write,
+                "load_rss_mb": procfs.memory(node.pid).rss_mb,
+            }
+
+
+@dataclass(frozen=True, slots=True)
 class Partitions:
     """Many partitions: creation, writes in turn to all, a clean stop, a start, and quiet."""
 

@@ -8,15 +8,16 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
 
+from bench.group_reader import DEEP_PREFETCH
 from bench.librdkafka import Consumer, LoadFailed, Producer, RoundTrips, Settings
 from bench.nodes import Lab, Meter, Node, bootstrap, topic
 from bench.reader import READY as READER_READY
-from bench.spread import Figures, percentile
+from bench.spread import CURVE_PREFIX, Figures, percentile
 
 PROBE_REQUESTS: Final = 100
 STATISTICS_MS: Final = 500
@@ -38,10 +39,12 @@ SMALLEST_REQUESTS: Final[Settings] = {
     "socket.nagle.disable": "true",
     "queue.buffering.max.messages": 1_000_000,
 }
-DEEP_PREFETCH: Final[Settings] = {
-    "queued.min.messages": 1_000_000,
-    "queued.max.messages.kbytes": 256 * 1024,
-}
+# A sleep is not finer than this; at higher rates several messages leave together.
+TICKS_PER_S: Final = 1000
+CURVE_PERCENTS: Final = (
+    *(1, 5, 10, 20, 30, 40, 50, 60, 70, 75, 80, 85, 90, 92.5, 95, 96, 97, 98, 99, 99.25),
+    *(99.5, 99.7, 99.8, 99.9, 99.95, 99.99),
+)  # fmt: skip
 
 _numbers = itertools.count()
 
@@ -72,7 +75,9 @@ class Backlog:
         settings = {**LARGE_BATCHES, "acks": self.acks, "compression.codec": self.codec}
         payload = bytes(self.message_bytes)
         with Producer(bootstrap(node), settings) as producer, Meter(node) as meter:
-            producer.enqueue(name, payload, self.count, self.partitions)
+            producer.enqueue(
+                name, payload, self.count, self.partitions, is_varied=self.codec != "none"
+            )
             producer.flush()
         return self._figures("produce", meter)
 
@@ -89,6 +94,18 @@ class Backlog:
             f"{what}_mb_per_s": rate * self.message_bytes / 1e6,
             f"{what}_cpu_us": meter.cpu_seconds / self.count * 1e6,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """Only the first half of a backlog: its writing."""
+
+    backlog: Backlog
+
+    def run(self, lab: Lab) -> Figures:
+        node, name, load = lab.node, fresh_name("written"), self.backlog
+        with topic(node, name, load.partitions, is_cached=load.is_cached):
+            return load.produce(node, name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,19 +222,34 @@ class EndToEnd:
             "latency_p99_ms": percentile(times_ms, 99),
             "latency_p999_ms": percentile(times_ms, 99.9),
             "latency_cpu_us": meter.cpu_seconds / count * 1e6,
+            **curve(times_ms),
         }
 
     def _send(self, producer: Producer, name: str, count: int) -> None:
         filler = bytes(max(0, self.message_bytes - 8))
+        together = max(1, self.per_s // TICKS_PER_S)
         due = time.monotonic()
-        for _ in range(count):
+        for _ in range(count // together):
             pause = due - time.monotonic()
             if pause > 0:
                 time.sleep(pause)
-            stamp = time.monotonic_ns().to_bytes(8, "little")
-            producer.send(name, stamp + filler)
-            due += 1 / self.per_s
+            payload = time.monotonic_ns().to_bytes(8, "little") + filler
+            if together == 1:
+                producer.send(name, payload)
+            else:
+                producer.send_copies(name, payload, together)
+            due += together / self.per_s
         producer.flush()
+
+
+def curve(times_ms: Sequence[float]) -> Figures:
+    """The percentiles of a picture, which no table shows."""
+    ordered = sorted(times_ms)
+    last = len(ordered) - 1
+    return {
+        f"{CURVE_PREFIX}{percent:g}": ordered[min(last, int(len(ordered) * percent / 100))]
+        for percent in CURVE_PERCENTS
+    }
 
 
 def _await_line(process: subprocess.Popen[str], line: str) -> None:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import shutil
 import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
 
@@ -38,6 +40,10 @@ class Node(Protocol):
 
     def topic_configs(self, *, is_cached: bool) -> dict[str, str]:
         """The settings by which this broker answers before (cached) or after syncing to disk."""
+        ...
+
+    def package_bytes(self) -> int:
+        """What its installation takes on the disk, without the language's own."""
         ...
 
 
@@ -79,6 +85,90 @@ class OttlaNode:
 
     def topic_configs(self, *, is_cached: bool) -> dict[str, str]:
         return {"write.caching": "true"} if is_cached else {}
+
+    def package_bytes(self) -> int:
+        return sum(map(_distribution_bytes, _needed("ottla")))
+
+
+class PinnedNode:
+    """A node whose process, with all its threads, has one core; the load has the others."""
+
+    def __init__(self, node: Node, core: int, others: set[int]) -> None:
+        self.side = node.side
+        self.port = node.port
+        self._node = node
+        self._core = core
+        self._others = others
+
+    @property
+    def pid(self) -> int:
+        return self._node.pid
+
+    def start(self) -> None:
+        # A child inherits the cores of the thread that makes it.
+        os.sched_setaffinity(0, {self._core})
+        try:
+            self._node.start()
+        finally:
+            os.sched_setaffinity(0, self._others)
+
+    def stop(self) -> None:
+        self._node.stop()
+
+    def close(self) -> None:
+        self._node.close()
+
+    def topic_configs(self, *, is_cached: bool) -> dict[str, str]:
+        return self._node.topic_configs(is_cached=is_cached)
+
+    def package_bytes(self) -> int:
+        return self._node.package_bytes()
+
+
+def pinned(make: NodeFactory) -> NodeFactory:
+    """Brokers on the machine's last core; from now on this process and its children on the rest."""
+    *rest, core = sorted(os.sched_getaffinity(0))
+    if not rest:
+        raise LoadFailed("pinning needs two cores")
+    others = set(rest)
+
+    def make_pinned() -> Node:
+        os.sched_setaffinity(0, others)
+        return PinnedNode(make(), core, others)
+
+    return make_pinned
+
+
+def _needed(name: str) -> set[str]:
+    """The distribution and all that it needs without extras."""
+    from packaging.requirements import Requirement
+
+    found, open_names = set[str](), [name]
+    while open_names:
+        current = open_names.pop()
+        if current in found:
+            continue
+        found.add(current)
+        for line in metadata.requires(current) or ():
+            requirement = Requirement(line)
+            marker = requirement.marker
+            if marker is None or marker.evaluate({"extra": ""}):
+                open_names.append(canonical(requirement.name))
+    return found
+
+
+def canonical(name: str) -> str:
+    return name.lower().replace("_", "-").replace(".", "-")
+
+
+def _distribution_bytes(name: str) -> int:
+    """Its files; our own lie in the source tree, where the wheel takes them from."""
+    if name == "ottla":
+        files = [path for path in Path("src").rglob("*") if "__pycache__" not in path.parts]
+    else:
+        listed = metadata.files(name) or ()
+        files = [Path(str(path.locate())) for path in listed if path.suffix != ".pyc"]
+    return sum(path.stat().st_size for path in files if path.is_file())
 
 
 def data_root() -> Path:

@@ -115,6 +115,9 @@ class KafkaNode:
     def topic_configs(self, *, is_cached: bool) -> dict[str, str]:
         return {} if is_cached else {"flush.messages": "1"}
 
+    def package_bytes(self) -> int:
+        return sum(path.stat().st_size for path in self._jars.iterdir())
+
     def _java(self) -> list[str]:
         return [java(), *JVM_FLAGS, "-cp", f"{self._jars}/*"]
 
@@ -154,6 +157,13 @@ def java() -> str:
     if found is None:
         raise LoadFailed("Kafka needs Java 17 or newer: install a JRE")
     return found
+
+
+def java_version() -> str:
+    done = subprocess.run(
+        [java(), "-version"], capture_output=True, text=True, timeout=START_TIMEOUT_S, check=False
+    )
+    return done.stderr.partition('"')[2].partition('"')[0]
 
 
 def resolve_jars() -> Path:

@@ -31,5 +31,13 @@ def memory(pid: int) -> Memory:
     return Memory(sizes["Rss"] / MB, sizes["Anonymous"] / MB)
 
 
+def peak_rss_mb(pid: int) -> float:
+    """The most that was ever resident."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) * 1024 / MB
+    raise ValueError(f"process {pid} has no memory")
+
+
 def open_files(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))

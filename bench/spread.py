@@ -5,9 +5,12 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 Figures = dict[str, float]
+
+# The points of a latency curve are figures, too, but of one run, and only for pictures.
+CURVE_PREFIX: Final = "curve_p"
 
 
 class Spread(NamedTuple):
@@ -29,6 +32,8 @@ def spreads(runs: Iterable[Figures]) -> dict[str, Spread]:
     columns: dict[str, list[float]] = {}
     for figures in runs:
         for name, value in figures.items():
+            if name.startswith(CURVE_PREFIX):
+                continue
             columns.setdefault(name, []).append(value)
     return {
         name: Spread(statistics.median(values), min(values), max(values))

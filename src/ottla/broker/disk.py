@@ -12,16 +12,18 @@ import os
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
+from time import perf_counter
 from typing import Final
 
 from ottla.ports import File
 from ottla.wire.schema import Buffer
 
-# Above this many files one syncfs is cheaper than an fdatasync each; below, it would drag other
-# programs' dirty pages along for nothing.
-SYNCFS_FILES_MIN: Final = 16
+# Fewer files are never worth a syncfs, which drags everybody's dirty pages along.
+SYNCFS_FILES_MIN: Final = 3
 IOV_MAX: Final = 1024
 F_FULLFSYNC: Final = 51
+COST_WEIGHT: Final = 0.2
+COST_FADING: Final = 0.99
 
 
 def _sync_fd(fd: int) -> None:
@@ -95,12 +97,39 @@ class LinuxFile(RealFile):
         return None
 
 
+class SyncCosts:
+    """What one fdatasync and one syncfs have lately taken, to choose the cheaper for many files.
+
+    A syncfs takes long while somebody else writes much. Then it is left alone, and its remembered
+    cost fades with each choice against it, until it is worth another try.
+    """
+
+    __slots__ = ("_file_s", "_file_system_s")
+
+    def __init__(self) -> None:
+        self._file_s = 0.000_5
+        self._file_system_s = 0.001
+
+    def prefers_file_system(self, count: int) -> bool:
+        if count < SYNCFS_FILES_MIN or count * self._file_s < self._file_system_s:
+            self._file_system_s *= COST_FADING
+            return False
+        return True
+
+    def took(self, count: int, seconds: float, *, is_file_system: bool) -> None:
+        if is_file_system:
+            self._file_system_s += COST_WEIGHT * (seconds - self._file_system_s)
+        elif count:
+            self._file_s += COST_WEIGHT * (seconds / count - self._file_s)
+
+
 class RealDisk:
     """Implements `ottla.ports.Disk` on the operating system."""
 
     def __init__(self, *, portable: bool = sys.platform != "linux") -> None:
         self._file = RealFile if portable else LinuxFile
         self._portable = portable
+        self._costs = SyncCosts()
 
     def open(self, path: str, *, create: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
@@ -135,20 +164,26 @@ class RealDisk:
             os.close(fd)
 
     def sync_many(self, files: Sequence[File], directories: Sequence[str] = ()) -> bool:
-        is_few = len(files) + len(directories) < SYNCFS_FILES_MIN
-        if self._portable or is_few or not files:
+        started = perf_counter()
+        count = len(files) + len(directories)
+        is_all = bool(files) and not self._portable and self._costs.prefers_file_system(count)
+        if is_all:
+            self._sync_file_systems(files)
+        else:
             for file in files:
                 file.sync()
             for directory in directories:
                 self.sync_directory(directory)
-            return False
+        self._costs.took(count, perf_counter() - started, is_file_system=is_all)
+        return is_all
+
+    def _sync_file_systems(self, files: Sequence[File]) -> None:
         first_of_device: dict[int, int] = {}
         for file in files:
             assert isinstance(file, RealFile)
             first_of_device.setdefault(os.fstat(file.fileno()).st_dev, file.fileno())
         for fd in first_of_device.values():
             _sync_file_system(fd)
-        return True
 
     def sync_file_system(self, path: str) -> None:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

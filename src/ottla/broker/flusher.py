@@ -21,7 +21,7 @@ logger = logging.getLogger(__name__)
 
 # Up to here each partition's files are synced for themselves, so that one failing file is one
 # failing partition; above it one call serves all and a failure is everybody's.
-TICKETS_SINGLY_MAX: Final = 8
+TICKETS_SINGLY_MAX: Final = 2
 STOP_S_MAX: Final = 30
 UNSYNCED_BYTES_MAX: Final = 256 * 1024 * 1024
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.disk import IOV_MAX, SYNCFS_FILES_MIN, RealDisk
+from ottla.broker.disk import IOV_MAX, SYNCFS_FILES_MIN, RealDisk, SyncCosts
 
 
 @pytest.fixture(params=[False, True], ids=["linux", "portable"])
@@ -84,3 +84,18 @@ def test_absence_is_no_error_when_removing_but_is_when_opening(
     disk.remove(str(tmp_path / "nothing"))
     with pytest.raises(FileNotFoundError):
         disk.open(str(tmp_path / "nothing"))
+
+
+def test_the_cheaper_way_to_sync_many_files_is_learned() -> None:
+    costs = SyncCosts()
+    assert not costs.prefers_file_system(SYNCFS_FILES_MIN - 1)
+    assert costs.prefers_file_system(100)
+    for _ in range(20):
+        costs.took(100, 2.0, is_file_system=True)
+    assert not costs.prefers_file_system(100), "somebody else writes much"
+    choices = [costs.prefers_file_system(100) for _ in range(2000)]
+    assert choices[-1], "it is worth another try some day"
+    for _ in range(20):
+        costs.took(1, 0.5, is_file_system=False)
+        costs.took(100, 0.001, is_file_system=True)
+    assert costs.prefers_file_system(SYNCFS_FILES_MIN)
