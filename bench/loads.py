@@ -21,6 +21,7 @@ from bench.spread import CURVE_PREFIX, Figures, percentile
 
 PROBE_REQUESTS: Final = 100
 STATISTICS_MS: Final = 500
+BATCHED_STATISTICS_MS: Final = 1000
 READER_TIMEOUT_S: Final = 60.0
 
 # Idempotence is off because it would force acks=all; batches are librdkafka's largest by default.
@@ -195,6 +196,8 @@ class EndToEnd:
             "acks": self.acks,
             "linger.ms": self.linger_ms,
             "socket.nagle.disable": "true",
+            # Batched requests are few; without batches a request is a message, which is timed.
+            "statistics.interval.ms": BATCHED_STATISTICS_MS if self.linger_ms else 0,
         }
         name = fresh_name("latency")
         with (
@@ -222,6 +225,7 @@ class EndToEnd:
             "latency_p99_ms": percentile(times_ms, 99),
             "latency_p999_ms": percentile(times_ms, 99.9),
             "latency_cpu_us": meter.cpu_seconds / count * 1e6,
+            **_round_trip_figures(producer.round_trips),
             **curve(times_ms),
         }
 

@@ -243,6 +243,12 @@ class Lab:
             self._warm_up(self._shared)
         return self._shared
 
+    def memory(self) -> dict[str, float]:
+        """What the shared broker holds after a load."""
+        if self._shared is None:
+            return {}
+        return {"load_rss_mb": procfs.memory(self._shared.pid).rss_mb}
+
     def close(self) -> None:
         if self._shared is not None:
             self._shared.close()

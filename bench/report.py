@@ -15,6 +15,8 @@ from bench.figures import FIGURES, FLOOR_FIGURES
 from bench.runner import Results
 from bench.spread import Figures, Spread
 
+# A file has no width of its own, and rich would take 80 columns.
+FILE_COLUMNS: Final = 160
 FAMILIES: Final = {
     "Start": "Start",
     "Idle": "Idle",
@@ -39,6 +41,7 @@ class Sheet:
     title: str
     headings: Sequence[str]
     rows: Sequence[Sequence[Cell]]
+    note: str = ""
 
 
 def floor_sheet(floors: Figures) -> Sheet:
@@ -66,40 +69,11 @@ def result_sheets(cases: Iterable[Case], results: Results) -> list[Sheet]:
     return sheets
 
 
-def ratio_sheet(cases: Iterable[Case], ottla: Results, peer: Results, peer_name: str) -> Sheet:
-    """Both sides and their ratio, figure by figure."""
-    rows = []
-    for case in cases:
-        if case.name not in ottla or case.name not in peer:
-            continue
-        family = FAMILIES[type(case.load).__name__].partition(":")[0]
-        for name, ours in ottla[case.name].items():
-            figure, theirs = FIGURES[name], peer[case.name].get(name)
-            if theirs is None or not theirs.median:
-                continue
-            ratio, limit = ours.median / theirs.median, case.limits.get(name)
-            is_met = None
-            if limit is not None:
-                is_met = ratio >= limit if figure.more_is_better else ratio <= limit
-            sign = "≥" if figure.more_is_better else "≤"
-            rows.append(
-                [
-                    Cell(f"{family}: {case.title}"),
-                    Cell(figure.heading),
-                    Cell(_with_spread(ours, figure.text)),
-                    Cell(_with_spread(theirs, figure.text)),
-                    Cell(f"{ratio:.2f}", is_met),
-                    Cell("" if limit is None else f"{sign} {limit:g}"),
-                ]
-            )
-    return Sheet(
-        f"Ottla and {peer_name}", ("load", "figure", "Ottla", peer_name, "ratio", "goal"), rows
-    )
-
-
 def show(sheets: Iterable[Sheet]) -> None:
     """On the terminal, with what meets its limit in green and what does not in red."""
     console = Console()
+    if not console.is_terminal:
+        console = Console(width=FILE_COLUMNS)
     for sheet in sheets:
         table = Table(title=sheet.title, title_justify="left", title_style="bold")
         for position, heading in enumerate(sheet.headings):
@@ -107,6 +81,8 @@ def show(sheets: Iterable[Sheet]) -> None:
         for row in sheet.rows:
             table.add_row(*(_coloured(cell) for cell in row))
         console.print(table)
+        if sheet.note:
+            console.print(sheet.note, highlight=False)
 
 
 def markdown(title: str, run: Mapping[str, Any], sheets: Iterable[Sheet]) -> str:
@@ -122,7 +98,10 @@ def markdown(title: str, run: Mapping[str, Any], sheets: Iterable[Sheet]) -> str
         "✓ and ✗ say whether a goal is met.",
     ]
     for sheet in sheets:
-        lines += ["", f"## {sheet.title}", "", _line(sheet.headings)]
+        lines += ["", f"## {sheet.title}", ""]
+        if sheet.note:
+            lines += [sheet.note, ""]
+        lines.append(_line(sheet.headings))
         lines.append(_line(["---"] + ["---:"] * (len(sheet.headings) - 1)))
         lines += [_line([_marked(cell) for cell in row]) for row in sheet.rows]
     return "\n".join(lines) + "\n"
@@ -132,13 +111,13 @@ def _result_cell(case: Case, name: str, figures: Mapping[str, Spread]) -> Cell:
     if name not in figures:
         return Cell("")
     figure, spread, limit = FIGURES[name], figures[name], case.limits.get(name)
-    text = _with_spread(spread, figure.text)
+    text = with_spread(spread, figure.text)
     if limit is None:
         return Cell(text)
     return Cell(f"{text} (≤ {limit:g})", spread.median <= limit)
 
 
-def _with_spread(spread: Spread, text: Callable[[float], str]) -> str:
+def with_spread(spread: Spread, text: Callable[[float], str]) -> str:
     if spread.high == spread.low or not spread.median:
         return text(spread.median)
     half = (spread.high - spread.low) / 2 / spread.median * 100

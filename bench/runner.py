@@ -12,7 +12,14 @@ from typing import Final
 
 from confluent_kafka import KafkaException
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 
 from bench.cases import WARM_UP_MESSAGES, Case
 from bench.floors import FLOORS
@@ -23,6 +30,7 @@ from bench.spread import Figures, Spread, spreads
 from ottla.testing.broker import BrokerFailed
 
 Results = dict[str, dict[str, Spread]]
+Runs = dict[str, dict[str, list[Figures]]]
 Tick = Callable[[str], None]
 
 WARM_UP: Final = Backlog(100, WARM_UP_MESSAGES)
@@ -73,22 +81,28 @@ def _run_case(case: Case, lab: Lab, tick: Tick) -> Figures | None:
 
 def run_in_turn(
     sides: Mapping[str, NodeFactory], cases: Sequence[Case], rounds: int, tick: Tick
-) -> dict[str, Results]:
-    """A B A B …: in every round each side runs all cases on a broker of its own."""
-    runs: dict[str, dict[str, list[Figures]]] = {
-        side: {case.name: [] for case in cases} for side in sides
-    }
+) -> Runs:
+    """A B A B …: in every round each side runs all cases on a broker of its own.
+
+    Every other round begins with the other side, so that neither always follows the other.
+    """
+    runs: Runs = {side: {case.name: [] for case in cases} for side in sides}
     for number in range(rounds):
-        for side, make in sides.items():
-            lab = Lab(make, _warm_up)
+        order = list(sides) if number % 2 == 0 else list(sides)[::-1]
+        for side in order:
+            lab = Lab(sides[side], _warm_up)
             try:
                 for case in cases:
                     tick(f"round {number + 1}, {side}: {case.name}")
                     figures = _run_case(case, lab, tick)
                     if figures is not None:
-                        runs[side][case.name].append(figures)
+                        runs[side][case.name].append(figures | lab.memory())
             finally:
                 lab.close()
+    return runs
+
+
+def summed_up(runs: Runs) -> dict[str, Results]:
     return {
         side: {name: spreads(figures) for name, figures in by_case.items() if figures}
         for side, by_case in runs.items()
@@ -111,6 +125,8 @@ def progress(steps: int) -> Iterator[Tick]:
         BarColumn(30),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
+        TextColumn("left"),
+        TimeRemainingColumn(),
         TextColumn("{task.description}"),
     )
     with Progress(*columns, console=console, transient=True) as bar:
@@ -126,6 +142,16 @@ def progress(steps: int) -> Iterator[Tick]:
             is_first = False
 
         yield advance
+
+
+FLOORS_ABOUT_S: Final = 12
+SIDE_ABOUT_S: Final = 10
+
+
+def minutes_about(sides: int, cases: Sequence[Case], rounds: int) -> float:
+    """What a comparison takes: each side of a round also starts, warms up and stops a broker."""
+    side_s = SIDE_ABOUT_S + sum(case.about_s for case in cases)
+    return (FLOORS_ABOUT_S + rounds * sides * side_s) / 60
 
 
 def steps_alone(cases: Sequence[Case]) -> int:

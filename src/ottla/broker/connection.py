@@ -34,6 +34,10 @@ logger = logging.getLogger(__name__)
 READ_BUFFER_BYTES: Final = 64 * 1024
 # A frame's buffer is made at once up to here; beyond, it grows with what has really arrived.
 FRAME_TRUSTED_BYTES: Final = 4 * 1024 * 1024
+# The same while half frames already hold as much memory as whole ones may.
+FRAME_DOUBTED_BYTES: Final = 128 * 1024
+# Who begins a request and then falls silent is let go much sooner than who has nothing to say.
+FRAME_SILENCE_S_MAX: Final = 30.0
 PIPELINED_REQUESTS_MAX: Final = 512
 _SIZE: Final = struct.Struct(">i")
 
@@ -108,6 +112,7 @@ class Listener:
         self.read_buffer = memoryview(bytearray(READ_BUFFER_BYTES))
         self.connections: set[Connection] = set()
         self.bytes_in_flight = 0
+        self.half_frame_bytes = 0
         self.is_stopping = False
         self.starved: set[Connection] = set()
         self._unsent: dict[Connection, int] = {}
@@ -259,7 +264,8 @@ class Connection(asyncio.BufferedProtocol):
                 exchange.deferred.abandon()
         self._exchanges.clear()
         self._backlog.clear()
-        self._frame = None
+        if self._frame is not None:
+            self._take_frame()
         listener.bytes_in_flight -= self._bytes_in_flight
         self._bytes_in_flight = 0
         listener.feed()
@@ -304,6 +310,9 @@ class Connection(asyncio.BufferedProtocol):
         if self._stalled_at_s:
             if now_s - self._stalled_at_s > limits.unread_s:
                 self.drop(f"it has not read its replies for {limits.unread_s:.0f} s")
+        elif self._frame is not None:
+            if now_s - self._last_active_s > FRAME_SILENCE_S_MAX and not self._is_paused:
+                self.drop(f"silent in the middle of a request of {self._wanted} bytes")
         elif not self._exchanges and now_s - self._last_active_s > limits.idle_s:
             self.drop("idle for connections.max.idle.ms")
 
@@ -349,21 +358,31 @@ class Connection(asyncio.BufferedProtocol):
         self._leftover = bytes(data[position:])
 
     def _begin_frame(self, size: int, start: memoryview) -> None:
+        listener = self._listener
+        is_trusted = listener.half_frame_bytes < listener.limits.total_bytes
+        at_once = FRAME_TRUSTED_BYTES if is_trusted else FRAME_DOUBTED_BYTES
         self._wanted = size
-        self._frame = bytearray(min(size, FRAME_TRUSTED_BYTES))
         self._filled = len(start)
+        self._frame = bytearray(min(size, at_once))
         self._frame[: self._filled] = start
+        listener.half_frame_bytes += len(self._frame)
 
     def _fill_frame(self, count: int) -> None:
         assert self._frame is not None
         self._filled += count
         if self._filled == self._wanted:
-            frame, self._frame = self._frame, None
-            self._received(frame)
+            self._received(self._take_frame())
         elif self._filled == len(self._frame):
             grown = bytearray(min(self._wanted, 2 * len(self._frame)))
-            grown[: self._filled] = self._frame
+            grown[: self._filled] = self._take_frame()
             self._frame = grown
+            self._listener.half_frame_bytes += len(grown)
+
+    def _take_frame(self) -> bytearray:
+        assert self._frame is not None
+        frame, self._frame = self._frame, None
+        self._listener.half_frame_bytes -= len(frame)
+        return frame
 
     def _received(self, frame: bytearray) -> None:
         byte_count = len(frame)
