@@ -5,15 +5,18 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Final
 
 import typer
 
 from bench import cases, history, machine, plots, report, runner
-from bench.floors import FLOORS
 from bench.librdkafka import LoadFailed
-from bench.nodes import NodeFactory, OttlaNode
+from bench.nodes import OttlaNode
+from bench.peer_cases import PEERS
 from ottla.testing.broker import BrokerFailed
+
+SCRATCH: Final = Path(".cache/peers")
 
 app = typer.Typer(help="Ottla's benchmark; without a command: quick.", add_completion=False)
 
@@ -54,29 +57,25 @@ def flat(
 
 @app.command()
 def peers(
-    rounds: Annotated[int, typer.Option(min=1, help="Runs of each side, in turn.")] = 3,
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each side, in turn.")] = 5,
     only: Only = None,
     store: Store = True,
+    is_pinned: Annotated[
+        bool, typer.Option("--pinned", help="The broker on one core, the load on the others.")
+    ] = False,
 ) -> None:
     """Ottla and Apache Kafka in turn, with the same load and the same durability."""
-    from bench.peers import KAFKA_VERSION, KafkaNode
+    from bench import comparison
 
-    chosen = _chosen(cases.PEERS, only)
-    sides: Mapping[str, NodeFactory] = {"ottla": OttlaNode, "kafka": KafkaNode}
-    steps = len(FLOORS) + rounds * len(sides) * len(chosen)
+    chosen = _chosen(PEERS, only)
     load_before = _load_before()
-    with runner.progress(steps) as tick:
-        floors = runner.measure_floors(tick)
-        results = runner.run_in_turn(sides, chosen, rounds, tick)
-    sheets = [
-        report.floor_sheet(floors),
-        report.ratio_sheet(chosen, results["ottla"], results["kafka"], f"Kafka {KAFKA_VERSION}"),
-    ]
-    report.show(sheets)
-    if store and not only:
-        run = history.record("peers", machine.describe(load_before), floors, results)
-        _keep(run, sheets, "Ottla beside Apache Kafka", "peers.md")
-    for side in results.values():
+    compared = comparison.compare(chosen, rounds, load_before, is_pinned=is_pinned)
+    report.show(compared.sheets)
+    # What is not stored can be looked at all the same.
+    home = history.HOME if store and not only else SCRATCH
+    for path in comparison.keep(compared, home):
+        print(path, file=sys.stderr)
+    for side in compared.results.values():
         _exit_if_missing(chosen, side)
 
 
@@ -101,8 +100,10 @@ def profile(
 
 @app.command("plots")
 def draw() -> None:
-    """Draws the history's pictures again."""
-    for path in plots.draw_all():
+    """Draws the pictures of the history and of the stored comparisons again."""
+    from bench import peer_plots
+
+    for path in (*plots.draw_all(), *peer_plots.draw_stored(history.HOME)):
         print(path)
 
 

@@ -32,7 +32,7 @@ class Case:
     # Of a comparison: the number of its row, its floors besides the usual, and what it takes.
     row: int = 0
     floors: Mapping[str, str] = field(default_factory=dict)
-    about_s: float = 3
+    about_s: float = 2.5
 
 
 def _backlog(name: str, title: str, load: Backlog, limit_us: float | None = None) -> Case:

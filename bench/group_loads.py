@@ -10,7 +10,7 @@ from typing import Final
 from bench.group_reader import DONE, READING, group_readers
 from bench.librdkafka import LoadFailed, Producer
 from bench.loads import LARGE_BATCHES, Backlog, fresh_name
-from bench.nodes import Lab, Meter, bootstrap, topic
+from bench.nodes import Lab, Meter, Node, bootstrap, topic
 from bench.spread import Figures
 
 JOIN_TIMEOUT_S: Final = 120.0
@@ -24,14 +24,17 @@ class GroupBacklog:
     load: Backlog
 
     def run(self, lab: Lab) -> Figures:
-        node, name, count = lab.node, fresh_name("groups"), self.load.count
+        return self.run_on(lab.node)
+
+    def run_on(self, node: Node) -> Figures:
+        name, count = fresh_name("groups"), self.load.count
         with topic(node, name, self.load.partitions, is_cached=self.load.is_cached):
             self.load.produce(node, name)
-            with group_readers(bootstrap(node), name, self.groups, count) as readers:
-                with Meter(node) as meter:
-                    readers.begin()
-                    readers.await_all(READING)
-                    readers.await_all(DONE)
+            meter = Meter(node)
+            with group_readers(bootstrap(node), name, self.groups, count) as readers, meter:
+                readers.begin()
+                readers.await_all(READING)
+                readers.await_all(DONE)
         return read_figures(count * self.groups, self.load.message_bytes, meter)
 
 
@@ -78,7 +81,10 @@ class Join:
     members: int
 
     def run(self, lab: Lab) -> Figures:
-        node, name = lab.node, fresh_name("join")
+        return self.run_on(lab.node)
+
+    def run_on(self, node: Node) -> Figures:
+        name = fresh_name("join")
         with topic(node, name, self.members), Meter(node) as meter:
             done = subprocess.run(
                 [sys.executable, "-m", "bench.joiners", bootstrap(node), name, str(self.members)],
@@ -100,3 +106,9 @@ def read_figures(messages: int, message_bytes: int, meter: Meter) -> Figures:
         "consume_mb_per_s": rate * message_bytes / 1e6,
         "consume_cpu_us": meter.cpu_seconds / messages * 1e6,
     }
+
+
+def warm_up(node: Node) -> None:
+    """The first group makes the log of offsets, and a JVM compiles what it meets: not measured."""
+    GroupBacklog(1, Backlog(100, 200_000)).run_on(node)
+    Join(10).run_on(node)

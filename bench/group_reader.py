@@ -48,10 +48,10 @@ class GroupReaders:
 @contextmanager
 def group_readers(bootstrap: str, topic: str, groups: int, count: int) -> Iterator[GroupReaders]:
     """One reader in each of so many groups, loaded and waiting for `begin`."""
+    command = [sys.executable, "-m", "bench.group_reader", bootstrap, topic]
     processes = [
         subprocess.Popen(
-            [sys.executable, "-m", "bench.group_reader", bootstrap, topic, f"{topic}-{n}"]
-            + [str(count)],
+            [*command, f"{topic}-{n}", str(count)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

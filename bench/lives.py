@@ -10,7 +10,7 @@ from typing import Final
 
 from bench import procfs
 from bench.librdkafka import Producer, Settings
-from bench.loads import Backlog, fresh_name
+from bench.loads import Backlog, fresh_name, touch_files
 from bench.nodes import Lab, Meter, Node, bootstrap, create_topic, running, topic
 from bench.spread import Figures
 
@@ -110,22 +110,19 @@ class RoundRobin:
     """Many partitions written in turn, once each of them has its files."""
 
     partitions: int
-    count: int
+    batches_each: int
+    batch_messages: int
 
     def run(self, lab: Lab) -> Figures:
-        with running(lab.make) as node:
-            name = fresh_name("round-robin")
-            started = time.perf_counter()
-            create_topic(node, name, self.partitions)
+        node, name = lab.node, fresh_name("round-robin")
+        count = self.partitions * self.batches_each * self.batch_messages
+        load = Backlog(100, count, partitions=self.partitions, batch_messages=self.batch_messages)
+        started = time.perf_counter()
+        with topic(node, name, self.partitions):
             # One side makes a partition's files at its creation, the other at its first write.
-            Backlog(100, self.partitions, partitions=self.partitions).produce(node, name)
+            touch_files(node, name, self.partitions)
             created_s = time.perf_counter() - started
-            write = Backlog(100, self.count, partitions=self.partitions).produce(node, name)
-            return {
-                "create_s": created_s,
-                **write,
-                "load_rss_mb": procfs.memory(node.pid).rss_mb,
-            }
+            return {"create_s": created_s, **load.produce(node, name)}
 
 
 @dataclass(frozen=True, slots=True)

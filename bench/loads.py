@@ -20,6 +20,7 @@ from bench.reader import READY as READER_READY
 from bench.spread import CURVE_PREFIX, Figures, percentile
 
 PROBE_REQUESTS: Final = 100
+TOUCH_MESSAGES: Final = 100
 STATISTICS_MS: Final = 500
 BATCHED_STATISTICS_MS: Final = 1000
 READER_TIMEOUT_S: Final = 60.0
@@ -31,6 +32,12 @@ LARGE_BATCHES: Final[Settings] = {
     "batch.size": 1_000_000,
     "queue.buffering.max.messages": 500_000,
     "queue.buffering.max.kbytes": 256 * 1024,
+}
+# Nothing leaves before its batch is full, and everything has room in the queue.
+EVEN_BATCHES: Final[Settings] = {
+    "linger.ms": 1000,
+    "queue.buffering.max.messages": 2_000_000,
+    "queue.buffering.max.kbytes": 1024 * 1024,
 }
 # The next request leaves when the reply is there, so that requests/s is 1/latency per connection.
 SMALLEST_REQUESTS: Final[Settings] = {
@@ -64,6 +71,8 @@ class Backlog:
     is_cached: bool = True
     partitions: int = 1
     codec: str = "none"
+    # So many in every batch, whatever the broker's speed, for loads that must not depend on it.
+    batch_messages: int = 0
 
     def run(self, lab: Lab) -> Figures:
         node, name = lab.node, fresh_name("backlog")
@@ -74,6 +83,8 @@ class Backlog:
 
     def produce(self, node: Node, name: str) -> Figures:
         settings = {**LARGE_BATCHES, "acks": self.acks, "compression.codec": self.codec}
+        if self.batch_messages:
+            settings |= {**EVEN_BATCHES, "batch.num.messages": self.batch_messages}
         payload = bytes(self.message_bytes)
         with Producer(bootstrap(node), settings) as producer, Meter(node) as meter:
             producer.enqueue(
@@ -106,7 +117,21 @@ class Written:
     def run(self, lab: Lab) -> Figures:
         node, name, load = lab.node, fresh_name("written"), self.backlog
         with topic(node, name, load.partitions, is_cached=load.is_cached):
+            touch_files(node, name, load.partitions)
             return load.produce(node, name)
+
+
+def touch_files(node: Node, name: str, partitions: int) -> None:
+    """Two small batches to every partition, so that no side creates files while it is timed.
+
+    Kafka makes a partition's files when its topic is created and Ottla with the first batch. Kafka's
+    first writes to very many partitions were slow here; why is not known yet.
+    """
+    for _ in range(2):
+        count = partitions * TOUCH_MESSAGES
+        Backlog(100, count, partitions=partitions, batch_messages=TOUCH_MESSAGES).produce(
+            node, name
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +143,7 @@ class Requests:
     acks: str = "1"
     is_cached: bool = True
     message_bytes: int = 100
+    window_ms: int = STATISTICS_MS
 
     def run(self, lab: Lab) -> Figures:
         node = lab.node
@@ -149,7 +175,7 @@ class Requests:
         settings = {
             **SMALLEST_REQUESTS,
             "acks": self.acks,
-            "statistics.interval.ms": STATISTICS_MS,
+            "statistics.interval.ms": self.window_ms,
         }
         return [
             stack.enter_context(Producer(bootstrap(node), settings))

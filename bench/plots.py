@@ -1,4 +1,4 @@
-"""Pictures of the history and of the newest comparison, as SVG under docs/benchmarks."""
+"""Pictures of the history, as SVG under docs/benchmarks."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from bench import history
-from bench.cases import PEERS, QUICK
+from bench.cases import QUICK
 from bench.figures import FIGURES
 
 # What the broker's issue promises, one small picture each.
@@ -30,15 +30,12 @@ def draw_all() -> list[Path]:
     runs = history.load("quick")[-RUNS_MAX:]
     if runs:
         drawn.append(draw_history(runs, history.HOME / "history.svg"))
-    comparisons = history.load("peers")
-    if comparisons:
-        drawn.append(draw_ratios(comparisons[-1], history.HOME / "peers.svg"))
     return drawn
 
 
 def draw_history(runs: Sequence[Mapping[str, Any]], path: Path) -> Path:
     """Each promised figure over the runs, with its goal as a line."""
-    pyplot = _pyplot()
+    pyplot = pyplot_to_svg()
     limits = {case.name: case.limits for case in QUICK}
     rows = (len(WATCHED) + 2) // 3
     figure, axes = pyplot.subplots(rows, 3, figsize=(12, 2.6 * rows), squeeze=False)
@@ -64,35 +61,10 @@ def draw_history(runs: Sequence[Mapping[str, Any]], path: Path) -> Path:
         axis.set_xlim(-0.5, len(runs) - 0.5)
         axis.set_xticks(range(len(runs)), [str(run["rev"]) for run in runs], rotation=60)
         axis.tick_params(labelsize=7)
-    return _save(figure, path)
+    return save(figure, path)
 
 
-def draw_ratios(run: Mapping[str, Any], path: Path) -> Path:
-    """Ottla as a multiple of Kafka; bars say the ratio, their colour whether that is good."""
-    pyplot = _pyplot()
-    labels, ratios, colours = [], [], []
-    for case in PEERS:
-        ours = run["sides"]["ottla"].get(case.name, {})
-        theirs = run["sides"]["kafka"].get(case.name, {})
-        for name, (median, _, _) in ours.items():
-            if name not in theirs or not theirs[name][0]:
-                continue
-            ratio = median / theirs[name][0]
-            is_good = ratio >= 1 if FIGURES[name].more_is_better else ratio <= 1
-            labels.append(f"{case.name}: {FIGURES[name].heading}")
-            ratios.append(ratio)
-            colours.append("#52796f" if is_good else "#c1121f")
-    figure, axis = pyplot.subplots(figsize=(9, 0.3 * len(labels) + 1.2))
-    bars = axis.barh(labels[::-1], ratios[::-1], color=colours[::-1])
-    axis.bar_label(bars, [f"{ratio:.2f}" for ratio in ratios[::-1]], padding=3, fontsize=7)
-    axis.axvline(1, color="black", linewidth=0.8)
-    axis.set_xscale("log")
-    axis.set_title(f"Ottla as a multiple of Kafka ({run['date'][:10]}, {run['rev']})", fontsize=10)
-    axis.tick_params(labelsize=7)
-    return _save(figure, path)
-
-
-def _pyplot() -> Any:
+def pyplot_to_svg() -> Any:
     import matplotlib as mpl
 
     mpl.use("svg")
@@ -103,7 +75,7 @@ def _pyplot() -> Any:
     return pyplot
 
 
-def _save(figure: Any, path: Path) -> Path:
+def save(figure: Any, path: Path) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.tight_layout()
     figure.savefig(path, metadata={"Date": None})

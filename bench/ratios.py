@@ -113,7 +113,7 @@ def _row_sheet(
                     Cell(_times_floor(case, name, (ours.median, theirs.median), floors)),
                 ]
             )
-    headings = ("load", "figure", "Ottla", peer_name, "ratio", "goal", "× floor")
+    headings = ("load", "figure", "Ottla", peer_name, "ratio", "goal", "times its floor")
     return Sheet(f"{row} · {ROWS[row]}", headings, lines)
 
 
@@ -136,7 +136,7 @@ def _promise_sheets(cases: Sequence[Case], ottla: Results, floors: Figures) -> l
         text = figure.text(value) + f" {figure.unit}"
         if promise.floor:
             value /= floors[promise.floor]
-            text, unit = f"{value:.1f} ×", f" × {FLOOR_FIGURES[promise.floor].label}"
+            text, unit = f"{value:.1f} times", f" times {FLOOR_FIGURES[promise.floor].label}"
         lines.append(
             [
                 Cell(titles[promise.case]),

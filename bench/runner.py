@@ -21,6 +21,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from bench import group_loads
 from bench.cases import WARM_UP_MESSAGES, Case
 from bench.floors import FLOORS
 from bench.librdkafka import LoadFailed
@@ -82,18 +83,15 @@ def _run_case(case: Case, lab: Lab, tick: Tick) -> Figures | None:
 def run_in_turn(
     sides: Mapping[str, NodeFactory], cases: Sequence[Case], rounds: int, tick: Tick
 ) -> Runs:
-    """A B A B …: in every round each side runs all cases on a broker of its own.
-
-    Every other round begins with the other side, so that neither always follows the other.
-    """
+    """A B A B …: in every round each side runs all cases on a broker of its own."""
     runs: Runs = {side: {case.name: [] for case in cases} for side in sides}
     for number in range(rounds):
-        order = list(sides) if number % 2 == 0 else list(sides)[::-1]
-        for side in order:
-            lab = Lab(sides[side], _warm_up)
+        for side, make in sides.items():
+            lab = Lab(make, _warm_up_all)
             try:
                 for case in cases:
                     tick(f"round {number + 1}, {side}: {case.name}")
+                    _settle()
                     figures = _run_case(case, lab, tick)
                     if figures is not None:
                         runs[side][case.name].append(figures | lab.memory())
@@ -144,8 +142,10 @@ def progress(steps: int) -> Iterator[Tick]:
         yield advance
 
 
-FLOORS_ABOUT_S: Final = 12
-SIDE_ABOUT_S: Final = 10
+# Longer than Kafka keeps the files of a deleted topic (see its properties).
+SETTLE_S: Final = 0.5
+FLOORS_ABOUT_S: Final = 6
+SIDE_ABOUT_S: Final = 8
 
 
 def minutes_about(sides: int, cases: Sequence[Case], rounds: int) -> float:
@@ -162,3 +162,14 @@ def _warm_up(node: Node) -> None:
     with topic(node, "bench-warm-up") as name:
         WARM_UP.produce(node, name)
         WARM_UP.consume(node, name)
+
+
+def _settle() -> None:
+    """What the last case left is deleted and written before the next one begins."""
+    time.sleep(SETTLE_S)
+    os.sync()
+
+
+def _warm_up_all(node: Node) -> None:
+    _warm_up(node)
+    group_loads.warm_up(node)
