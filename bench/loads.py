@@ -124,8 +124,8 @@ class Written:
 def touch_files(node: Node, name: str, partitions: int) -> None:
     """Two small batches to every partition, so that no side creates files while it is timed.
 
-    Kafka makes a partition's files when its topic is created and Ottla with the first batch. Kafka's
-    first writes to very many partitions were slow here; why is not known yet.
+    Kafka makes a partition's files when its topic is created and Ottla with the first batch.
+    Kafka's first writes to very many partitions were slow here; why is not known yet.
     """
     for _ in range(2):
         count = partitions * TOUCH_MESSAGES
