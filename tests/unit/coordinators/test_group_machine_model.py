@@ -277,7 +277,11 @@ def group_lives(make_shard: Any) -> type[RuleBasedStateMachine]:
                 assert ids >= set(group.waiting_joins) | set(group.waiting_syncs)
                 assert ids >= group.pending_syncs
                 assert not ids & group.pending_joins
-                assert len(ids) <= self.shard.settings.members_max
+                # While a group prepares, who has not come back yet does not count, as in Kafka.
+                counted = (
+                    group.waiting_joins if group.state is GroupState.PREPARING_REBALANCE else ids
+                )
+                assert len(counted) <= self.shard.settings.members_max
                 static = {m.instance_id: m.id for m in group.members.values() if m.instance_id}
                 assert group.static_members == static
                 spoken = Counter(n for m in group.members.values() for n, _ in m.protocols)
