@@ -118,9 +118,6 @@ class CannotStart(OttlaError):
 class OffsetOutOfRange(OttlaError): ...
 
 
-class OffsetNotAvailable(OttlaError): ...
-
-
 class CorruptBatch(OttlaError):
     """Bytes that are no intact record batch."""
 
@@ -140,9 +137,6 @@ class UnknownTopicOrPartition(OttlaError): ...
 
 
 class UnknownTopicId(OttlaError): ...
-
-
-class InconsistentTopicId(OttlaError): ...
 
 
 class LeaderNotAvailable(OttlaError): ...
@@ -167,10 +161,6 @@ class InvalidTimestamp(OttlaError): ...
 
 
 class OutOfOrderSequence(OttlaError): ...
-
-
-class DuplicateSequence(OttlaError):
-    """An old batch again, older than the window in which its offsets are known."""
 
 
 class InvalidProducerEpoch(OttlaError): ...
@@ -234,12 +224,6 @@ class NotCoordinator(OttlaError): ...
 class InvalidGroupId(OttlaError): ...
 
 
-class GroupNotFound(OttlaError): ...
-
-
-class GroupNotEmpty(OttlaError): ...
-
-
 class FetchSessionNotFound(OttlaError): ...
 
 
@@ -255,14 +239,12 @@ class TransactionsNotSupported(OttlaError):
 
 CODES: Final[dict[type[BaseException], ErrorCode]] = {
     OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
-    OffsetNotAvailable: ErrorCode.OFFSET_NOT_AVAILABLE,
     CorruptBatch: ErrorCode.CORRUPT_MESSAGE,
     InvalidRecord: ErrorCode.INVALID_RECORD,
     UnsupportedMessageFormat: ErrorCode.INVALID_RECORD,
     UnsupportedCompression: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     UnknownTopicOrPartition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     UnknownTopicId: ErrorCode.UNKNOWN_TOPIC_ID,
-    InconsistentTopicId: ErrorCode.INCONSISTENT_TOPIC_ID,
     LeaderNotAvailable: ErrorCode.LEADER_NOT_AVAILABLE,
     NotLeader: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
@@ -271,7 +253,6 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     MessageTooLarge: ErrorCode.MESSAGE_TOO_LARGE,
     InvalidTimestamp: ErrorCode.INVALID_TIMESTAMP,
     OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-    DuplicateSequence: ErrorCode.DUPLICATE_SEQUENCE_NUMBER,
     InvalidProducerEpoch: ErrorCode.INVALID_PRODUCER_EPOCH,
     InvalidTransactionState: ErrorCode.INVALID_TXN_STATE,
     StorageFailed: ErrorCode.KAFKA_STORAGE_ERROR,
@@ -293,8 +274,6 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     CoordinatorNotAvailable: ErrorCode.COORDINATOR_NOT_AVAILABLE,
     NotCoordinator: ErrorCode.NOT_COORDINATOR,
     InvalidGroupId: ErrorCode.INVALID_GROUP_ID,
-    GroupNotFound: ErrorCode.GROUP_ID_NOT_FOUND,
-    GroupNotEmpty: ErrorCode.NON_EMPTY_GROUP,
     FetchSessionNotFound: ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     InvalidFetchSessionEpoch: ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     FetchSessionTopicIdError: ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -121,6 +122,8 @@ def _reason(error: Exception, config: BrokerConfig) -> str:
 
 def _greet(info: ReadyInfo) -> None:
     """The few lines that a person sees."""
+    # After `make run` alone the command is not on the path.
+    command = "ottla" if shutil.which("ottla") else os.path.relpath(sys.argv[0])
     there = "" if info.kafka == "127.0.0.1:9092" else f" -b {info.kafka}"
     recovered = "" if info.was_clean else ", after checking what an unclean stop left"
     lines = [
@@ -131,8 +134,8 @@ def _greet(info: ReadyInfo) -> None:
         lines.append(f"Health and metrics: http://{info.http}/metrics")
     lines += [
         "Try:",
-        f"  echo hello | ottla produce{there} greetings",
-        f"  ottla consume{there} greetings --from-beginning",
+        f"  echo hello | {command} produce{there} greetings",
+        f"  {command} consume{there} greetings --from-beginning",
     ]
     print("\n".join(lines), file=sys.stderr, flush=True)
 
@@ -143,7 +146,6 @@ def _report_ready(ready_fd: int, info: ReadyInfo) -> None:
 
     line = {
         "bootstrap": info.kafka,
-        "kafka": info.kafka,
         "http": info.http,
         "data_dir": info.data_dir,
         "pid": os.getpid(),

@@ -16,13 +16,15 @@ from ottla.broker.connection import Outbox
 from ottla.broker.flusher import TICKETS_SINGLY_MAX, Flusher
 from ottla.broker.metrics import TopicMetrics
 from ottla.broker.partition import Home, Partition
+from ottla.broker.waiting import Deadlines, PendingProduce
 from ottla.config import BrokerConfig, TopicConfig
-from ottla.errors import StorageFailed, UnknownTopicOrPartition
+from ottla.errors import ErrorCode, StorageFailed, UnknownTopicOrPartition
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log, LogConfig
 from ottla.ports import File
 from ottla.testing.disks import MemoryDisk
 from ottla.types import TopicPartition
+from ottla.wire.messages.produce import PartitionProduceResponse, ProduceResponse
 from records_kit import batch
 
 NOW_MS = 1_790_000_000_000
@@ -230,6 +232,26 @@ async def test_deleting_a_topic_during_its_sync_harms_nobody(house: House) -> No
     assert doomed.log.fenced
     assert reborn.log.size_bytes == len(house.disk.read_file(f"/data/t-0/{0:020d}.log"))
     assert house.data.read_topic_id(reborn.name) == TOPIC_ID
+
+
+@in_a_house
+async def test_a_produce_that_the_disk_keeps_waiting_times_out(house: House) -> None:
+    partition = house.partition()
+    house.disk.go.clear()
+    appended = partition.append(batch(b"a"), NOW_MS)
+    answer = PartitionProduceResponse(0)
+    deadlines = Deadlines(asyncio.get_running_loop())
+    pending = PendingProduce(ProduceResponse(), deadlines)
+    pending.waits.append((partition, appended.end_offset, answer))
+    pending.arm(0.01)
+    partition.wait_committed(appended.end_offset, pending, answer)
+    answered = asyncio.Event()
+    pending.when_resolved(lambda _: answered.set())
+    await answered.wait()
+    assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT
+    house.disk.go.set()
+    await house.flusher.drain()
+    assert answer.error_code == ErrorCode.REQUEST_TIMED_OUT, "it was told so"
 
 
 @in_a_house
