@@ -33,6 +33,12 @@ class Case:
     row: int = 0
     floors: Mapping[str, str] = field(default_factory=dict)
     about_s: float = 2.5
+    # What both sides take before their first round, when the broker stays for all rounds.
+    prepare_s: float = 0
+
+    @property
+    def is_lasting(self) -> bool:
+        return self.prepare_s > 0
 
 
 def _backlog(name: str, title: str, load: Backlog, limit_us: float | None = None) -> Case:

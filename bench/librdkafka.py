@@ -134,15 +134,28 @@ def _check(error: int, what: str) -> None:
         raise LoadFailed(f"{what}: {library().rd_kafka_err2str(error).decode()}")
 
 
+class RoundTrips(NamedTuple):
+    """Times from a request to its reply within one window of librdkafka's statistics."""
+
+    requests: int
+    p50_us: int
+    p99_us: int
+
+
 class _Client:
-    """A librdkafka handle; `with` destroys it."""
+    """A librdkafka handle; `with` destroys it.
+
+    It reports how long requests took while it is polled (`statistics.interval.ms`).
+    """
 
     kind: int
 
     def __init__(self, bootstrap: str, settings: Settings) -> None:
         self.settings = {"bootstrap.servers": bootstrap, "log_level": QUIET, **settings}
+        self.round_trips: list[RoundTrips] = []
         self._handle: int | None = None
         self._topics: dict[str, int] = {}
+        self._on_statistics = StatisticsCallback(self._counted)
 
     def __enter__(self) -> Self:
         lib = library()
@@ -172,43 +185,7 @@ class _Client:
             self._handle = None
 
     def _configure(self, conf: int) -> None:
-        del conf
-
-    def _topic(self, name: str) -> int:
-        if name not in self._topics:
-            self._topics[name] = library().rd_kafka_topic_new(self._handle, name.encode(), None)
-        return self._topics[name]
-
-
-class RoundTrips(NamedTuple):
-    """Times from a request to its reply within one window of librdkafka's statistics."""
-
-    requests: int
-    p50_us: int
-    p99_us: int
-
-
-class Producer(_Client):
-    """Sends many equal messages and reports how long requests took (`statistics.interval.ms`)."""
-
-    kind = PRODUCER
-
-    def __init__(self, bootstrap: str, settings: Settings) -> None:
-        super().__init__(bootstrap, {"delivery.report.only.error": "true", **settings})
-        self.round_trips: list[RoundTrips] = []
-        self._failures: list[int] = []
-        self._on_delivery = DeliveryCallback(self._delivered)
-        self._on_statistics = StatisticsCallback(self._counted)
-        self._batches: dict[tuple[bytes, int, bool], tuple[bytes, Any]] = {}
-
-    def _configure(self, conf: int) -> None:
-        library().rd_kafka_conf_set_dr_msg_cb(conf, self._on_delivery)
         library().rd_kafka_conf_set_stats_cb(conf, self._on_statistics)
-
-    def _delivered(self, handle: int, message: Any, opaque: int) -> None:
-        del handle, opaque
-        if message.contents.err:
-            self._failures.append(message.contents.err)
 
     def _counted(self, handle: int, text: bytes, length: int, opaque: int) -> int:
         del handle, length, opaque
@@ -217,6 +194,32 @@ class Producer(_Client):
             if rtt["cnt"]:
                 self.round_trips.append(RoundTrips(rtt["cnt"], rtt["p50"], rtt["p99"]))
         return 0
+
+    def _topic(self, name: str) -> int:
+        if name not in self._topics:
+            self._topics[name] = library().rd_kafka_topic_new(self._handle, name.encode(), None)
+        return self._topics[name]
+
+
+class Producer(_Client):
+    """Sends many equal messages."""
+
+    kind = PRODUCER
+
+    def __init__(self, bootstrap: str, settings: Settings) -> None:
+        super().__init__(bootstrap, {"delivery.report.only.error": "true", **settings})
+        self._failures: list[int] = []
+        self._on_delivery = DeliveryCallback(self._delivered)
+        self._batches: dict[tuple[bytes, int, bool], tuple[bytes, Any]] = {}
+
+    def _configure(self, conf: int) -> None:
+        super()._configure(conf)
+        library().rd_kafka_conf_set_dr_msg_cb(conf, self._on_delivery)
+
+    def _delivered(self, handle: int, message: Any, opaque: int) -> None:
+        del handle, opaque
+        if message.contents.err:
+            self._failures.append(message.contents.err)
 
     def send(self, topic: str, payload: bytes, partition: int = 0) -> None:
         """One message, copied at once."""
@@ -361,6 +364,10 @@ class Consumer(_Client):
             if time.monotonic() > deadline:
                 raise LoadFailed(f"{seen} of {count} messages came in {timeout_s:g} s")
         return seen
+
+    def poll(self) -> None:
+        """Takes the statistics; not for a member of a group, whose queue is its consumer's."""
+        library().rd_kafka_poll(self._handle, 0)
 
     def next_payload(self, timeout_s: float) -> bytes | None:
         """The next message's value as soon as it is there."""

@@ -7,8 +7,9 @@ import json
 import statistics
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Final
@@ -24,6 +25,8 @@ TOUCH_MESSAGES: Final = 100
 STATISTICS_MS: Final = 500
 BATCHED_STATISTICS_MS: Final = 1000
 READER_TIMEOUT_S: Final = 60.0
+FETCH_BYTES: Final = 65_536
+FETCH_PARTS: Final = 50
 
 # Idempotence is off because it would force acks=all; batches are librdkafka's largest by default.
 LARGE_BATCHES: Final[Settings] = {
@@ -94,9 +97,12 @@ class Backlog:
         return self._figures("produce", meter)
 
     def consume(self, node: Node, name: str) -> Figures:
-        with Consumer(bootstrap(node), DEEP_PREFETCH) as consumer, Meter(node) as meter:
+        with Consumer(bootstrap(node), DEEP_PREFETCH) as consumer:
             consumer.start(name, self.partitions)
-            consumer.consume(self.count)
+            # librdkafka waits half a second before it asks for the first offset.
+            consumer.consume(1)
+            with Meter(node) as meter:
+                consumer.consume(self.count - 1)
         return self._figures("consume", meter)
 
     def _figures(self, what: str, meter: Meter) -> Figures:
@@ -125,7 +131,6 @@ def touch_files(node: Node, name: str, partitions: int) -> None:
     """Two small batches to every partition, so that no side creates files while it is timed.
 
     Kafka makes a partition's files when its topic is created and Ottla with the first batch.
-    Kafka's first writes to very many partitions were slow here; why is not known yet.
     """
     for _ in range(2):
         count = partitions * TOUCH_MESSAGES
@@ -218,17 +223,10 @@ class EndToEnd:
     def run(self, lab: Lab) -> Figures:
         node = lab.node
         count = int(self.per_s * self.seconds)
-        settings: Settings = {
-            "acks": self.acks,
-            "linger.ms": self.linger_ms,
-            "socket.nagle.disable": "true",
-            # Batched requests are few; without batches a request is a message, which is timed.
-            "statistics.interval.ms": BATCHED_STATISTICS_MS if self.linger_ms else 0,
-        }
         name = fresh_name("latency")
         with (
             topic(node, name, is_cached=self.is_cached),
-            Producer(bootstrap(node), settings) as producer,
+            Producer(bootstrap(node), self._settings()) as producer,
             subprocess.Popen(
                 [sys.executable, "-m", "bench.reader", bootstrap(node), name, str(count)],
                 stdout=subprocess.PIPE,
@@ -255,21 +253,110 @@ class EndToEnd:
             **curve(times_ms),
         }
 
+    def write(self, node: Node, name: str) -> None:
+        """Only the sending, to whoever reads it."""
+        with Producer(bootstrap(node), self._settings()) as producer:
+            self._send(producer, name, int(self.per_s * self.seconds))
+
+    def _settings(self) -> Settings:
+        return {
+            "acks": self.acks,
+            "linger.ms": self.linger_ms,
+            "socket.nagle.disable": "true",
+            # Batched requests are few; without batches a request is a message, which is timed.
+            "statistics.interval.ms": BATCHED_STATISTICS_MS if self.linger_ms else 0,
+        }
+
     def _send(self, producer: Producer, name: str, count: int) -> None:
         filler = bytes(max(0, self.message_bytes - 8))
         together = max(1, self.per_s // TICKS_PER_S)
-        due = time.monotonic()
-        for _ in range(count // together):
-            pause = due - time.monotonic()
-            if pause > 0:
-                time.sleep(pause)
+        for _ in steadily(count // together, self.per_s / together):
             payload = time.monotonic_ns().to_bytes(8, "little") + filler
             if together == 1:
                 producer.send(name, payload)
             else:
                 producer.send_copies(name, payload, together)
-            due += together / self.per_s
         producer.flush()
+
+
+@dataclass(frozen=True, slots=True)
+class SteadyRequests:
+    """Producers that together send so many messages per second, each in a request of its own."""
+
+    connections: int
+    per_s: int
+    seconds: float
+    window_ms: int = 2000
+
+    def run(self, lab: Lab) -> Figures:
+        node, name = lab.node, fresh_name("steady")
+        settings = {
+            **SMALLEST_REQUESTS,
+            "acks": "all",
+            "statistics.interval.ms": self.window_ms,
+        }
+        count, payload = int(self.per_s * self.seconds), bytes(100)
+        with topic(node, name, is_cached=False), ExitStack() as stack:
+            producers = [
+                stack.enter_context(Producer(bootstrap(node), settings))
+                for _ in range(self.connections)
+            ]
+            for producer in producers:
+                producer.enqueue(name, payload, 1)
+                producer.flush()
+            with Meter(node) as meter:
+                turns = itertools.cycle(producers)
+                for producer, _ in zip(turns, steadily(count, self.per_s), strict=False):
+                    producer.send(name, payload)
+                for producer in producers:
+                    producer.flush()
+            trips = [trip for producer in producers for trip in producer.round_trips]
+        return {
+            **_round_trip_figures(trips),
+            "request_cpu_us": meter.cpu_seconds / count * 1e6,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Fetches:
+    """How long a fetch takes whose messages are there, while others are written steadily."""
+
+    per_s: int
+    seconds: float
+    backlog: Backlog = Backlog(1000, 300_000, batch_messages=60)
+
+    def run(self, lab: Lab) -> Figures:
+        node = lab.node
+        settings: Settings = {
+            "statistics.interval.ms": STATISTICS_MS,
+            "fetch.message.max.bytes": FETCH_BYTES,
+            "socket.nagle.disable": "true",
+        }
+        writer = EndToEnd(self.per_s, self.seconds, message_bytes=1000, linger_ms=5)
+        backlog_name, name = fresh_name("fetched"), fresh_name("written")
+        with topic(node, backlog_name), topic(node, name, is_cached=False):
+            self.backlog.produce(node, backlog_name)
+            writing = threading.Thread(target=writer.write, args=(node, name))
+            writing.start()
+            with Consumer(bootstrap(node), settings) as consumer:
+                consumer.start(backlog_name)
+                for _ in range(FETCH_PARTS):
+                    consumer.consume(self.backlog.count // FETCH_PARTS)
+                    consumer.poll()
+            writing.join()
+        figures = _round_trip_figures(consumer.round_trips)
+        return {name.replace("request", "fetch"): value for name, value in figures.items()}
+
+
+def steadily(count: int, per_s: float) -> Iterator[int]:
+    """So many turns at a steady rate; a late one is not waited for, so that the rate holds."""
+    due = time.monotonic()
+    for turn in range(count):
+        pause = due - time.monotonic()
+        if pause > 0:
+            time.sleep(pause)
+        yield turn
+        due += 1 / per_s
 
 
 def curve(times_ms: Sequence[float]) -> Figures:

@@ -234,6 +234,7 @@ class Lab:
         self.make = make
         self._warm_up = warm_up
         self._shared: Node | None = None
+        self._prepared: set[str] = set()
 
     @property
     def node(self) -> Node:
@@ -242,6 +243,12 @@ class Lab:
             self._shared.start()
             self._warm_up(self._shared)
         return self._shared
+
+    def is_first(self, name: str) -> bool:
+        """Whether nobody has asked this before of the shared broker: what stays is made once."""
+        is_new = name not in self._prepared
+        self._prepared.add(name)
+        return is_new
 
     def memory(self) -> dict[str, float]:
         """What the shared broker holds after a load."""
@@ -253,6 +260,7 @@ class Lab:
         if self._shared is not None:
             self._shared.close()
             self._shared = None
+            self._prepared.clear()
 
 
 class Meter:

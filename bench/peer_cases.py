@@ -14,7 +14,7 @@ from typing import Final
 from bench.cases import Case
 from bench.group_loads import GroupBacklog, Join, Live
 from bench.lives import Memory, Package, RoundRobin, Start
-from bench.loads import Backlog, EndToEnd, Requests, Written
+from bench.loads import Backlog, EndToEnd, Fetches, Requests, SteadyRequests, Written
 
 ROWS: Final = {
     1: "Produce in large batches",
@@ -143,6 +143,15 @@ PEERS: Final = (
         floors=SYNC_FLOORS,
         about_s=6,
     ),
+    Case(
+        "requests-16-steady",
+        "16 connections, together 1,600/s, acks=all, synced",
+        SteadyRequests(16, per_s=1600, seconds=6),
+        limits={"request_p99_ms": 1},
+        row=3,
+        floors=SYNC_FLOORS,
+        about_s=8,
+    ),
     _latency(
         "latency-1k",
         "1,000/s of 100 B, unbatched, acks=1, cached",
@@ -167,6 +176,14 @@ PEERS: Final = (
         EndToEnd(10_000, 4, message_bytes=1000, linger_ms=5),
     ),
     Case(
+        "fetch-10k",
+        "fetches of 64 KB from a backlog while 10,000/s of 1 KB are written, acks=all, synced",
+        Fetches(10_000, 4),
+        limits={"fetch_p99_ms": 1},
+        row=4,
+        about_s=7,
+    ),
+    Case(
         "join-50",
         "50 partitions, classic protocol, a heartbeat every 100 ms",
         Join(50),
@@ -188,7 +205,8 @@ PEERS: Final = (
         RoundRobin(2000, batches_each=2, batch_messages=100),
         limits=WRITE_GOALS,
         row=6,
-        about_s=35,
+        about_s=4,
+        prepare_s=95,
     ),
 )
 
@@ -205,6 +223,8 @@ class Promise:
 
 PROMISES: Final = (
     Promise("requests-16-synced", "request_p99_ms", 3, "fdatasync_p99_ms"),
+    Promise("requests-16-steady", "request_p99_ms", 3, "fdatasync_p99_ms"),
     Promise("latency-10k-synced", "request_p99_ms", 10),
+    Promise("fetch-10k", "fetch_p99_ms", 5),
     Promise("latency-10k-synced", "latency_p99_ms", 50),
 )

@@ -25,9 +25,8 @@ RESOLVE_TIMEOUT_S: Final = 600.0
 POLL_S: Final = 0.01
 
 # The heap of kafka-server-start.sh and the flags of kafka-run-class.sh, as Kafka ships them.
+BROKER_HEAP: Final = ("-Xmx1G", "-Xms1G")
 JVM_FLAGS: Final = (
-    "-Xmx1G",
-    "-Xms1G",
     "-server",
     "-XX:+UseG1GC",
     "-XX:MaxGCPauseMillis=20",
@@ -38,6 +37,8 @@ JVM_FLAGS: Final = (
     "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
 )
 
+# The load's, and no part of the broker; all that its few classes need is there anyway.
+TOOLS_JAR: Final = f"kafka-tools-{KAFKA_VERSION}.jar"
 POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
   <modelVersion>4.0.0</modelVersion>
   <groupId>bench</groupId><artifactId>kafka</artifactId><version>1</version>
@@ -46,6 +47,13 @@ POM: Final = """<project xmlns="http://maven.apache.org/POM/4.0.0">
     <dependency>
       <groupId>org.apache.kafka</groupId><artifactId>kafka_2.13</artifactId>
       <version>{kafka}</version>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.kafka</groupId><artifactId>kafka-tools</artifactId>
+      <version>{kafka}</version>
+      <exclusions>
+        <exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion>
+      </exclusions>
     </dependency>
     <dependency>
       <groupId>org.slf4j</groupId><artifactId>slf4j-simple</artifactId>
@@ -119,10 +127,11 @@ class KafkaNode:
         return {} if is_cached else {"flush.messages": "1"}
 
     def package_bytes(self) -> int:
-        return sum(path.stat().st_size for path in self._jars.iterdir())
+        jars = (path for path in self._jars.iterdir() if path.name != TOOLS_JAR)
+        return sum(path.stat().st_size for path in jars)
 
     def _java(self) -> list[str]:
-        return [java(), *JVM_FLAGS, "-cp", f"{self._jars}/*"]
+        return [java(), *BROKER_HEAP, *JVM_FLAGS, "-cp", f"{self._jars}/*"]
 
     def _format(self) -> None:
         config = self._home / "server.properties"
@@ -170,21 +179,22 @@ def java_version() -> str:
 
 
 def resolve_jars() -> Path:
-    """The directory with Kafka's jars; Maven fetches them once."""
+    """The directory with Kafka's jars; Maven fetches them once for each POM."""
     home = Path(".cache/kafka").absolute() / KAFKA_VERSION
-    jars = home / "lib"
-    if (home / "complete").exists():
+    jars, pom, complete = home / "lib", home / "pom.xml", home / "complete"
+    text = POM.format(kafka=KAFKA_VERSION, slf4j=SLF4J_VERSION)
+    if complete.exists() and complete.read_text() == text:
         return jars
     maven = shutil.which("mvn")
     if maven is None:
         raise LoadFailed("Kafka's jars come from Maven: install mvn")
-    home.mkdir(parents=True, exist_ok=True)
-    pom = home / "pom.xml"
-    pom.write_text(POM.format(kafka=KAFKA_VERSION, slf4j=SLF4J_VERSION))
+    shutil.rmtree(home, ignore_errors=True)
+    home.mkdir(parents=True)
+    pom.write_text(text)
     command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
     command += [f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
     done = subprocess.run(command, capture_output=True, timeout=RESOLVE_TIMEOUT_S, check=False)
     if done.returncode:
         raise LoadFailed(f"Maven did not resolve Kafka's jars:\n{done.stdout.decode()[-2000:]}")
-    (home / "complete").touch()
+    complete.write_text(text)
     return jars

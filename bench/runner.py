@@ -6,7 +6,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -83,21 +83,44 @@ def _run_case(case: Case, lab: Lab, tick: Tick) -> Figures | None:
 def run_in_turn(
     sides: Mapping[str, NodeFactory], cases: Sequence[Case], rounds: int, tick: Tick
 ) -> Runs:
-    """A B A B …: in every round each side runs all cases on a broker of its own."""
+    """A B A B …: in every round each side runs all cases on a broker of its own.
+
+    Cases that take long to prepare come last, on two brokers that stay for all rounds.
+    """
     runs: Runs = {side: {case.name: [] for case in cases} for side in sides}
+    brief = [case for case in cases if not case.is_lasting]
     for number in range(rounds):
         for side, make in sides.items():
-            lab = Lab(make, _warm_up_all)
-            try:
-                for case in cases:
-                    tick(f"round {number + 1}, {side}: {case.name}")
-                    _settle()
-                    figures = _run_case(case, lab, tick)
-                    if figures is not None:
-                        runs[side][case.name].append(figures | lab.memory())
-            finally:
-                lab.close()
+            with _lab(make) as lab:
+                _run_round(number, side, lab, brief, runs, tick)
+    lasting = [case for case in cases if case.is_lasting]
+    if lasting:
+        with ExitStack() as stack:
+            labs = {side: stack.enter_context(_lab(make)) for side, make in sides.items()}
+            for number in range(rounds):
+                for side, lab in labs.items():
+                    _run_round(number, side, lab, lasting, runs, tick)
     return runs
+
+
+@contextmanager
+def _lab(make: NodeFactory) -> Iterator[Lab]:
+    lab = Lab(make, _warm_up_all)
+    try:
+        yield lab
+    finally:
+        lab.close()
+
+
+def _run_round(
+    number: int, side: str, lab: Lab, cases: Sequence[Case], runs: Runs, tick: Tick
+) -> None:
+    for case in cases:
+        tick(f"round {number + 1}, {side}: {case.name}")
+        _settle()
+        figures = _run_case(case, lab, tick)
+        if figures is not None:
+            runs[side][case.name].append(figures | lab.memory())
 
 
 def summed_up(runs: Runs) -> dict[str, Results]:
@@ -151,7 +174,8 @@ SIDE_ABOUT_S: Final = 8
 def minutes_about(sides: int, cases: Sequence[Case], rounds: int) -> float:
     """What a comparison takes: each side of a round also starts, warms up and stops a broker."""
     side_s = SIDE_ABOUT_S + sum(case.about_s for case in cases)
-    return (FLOORS_ABOUT_S + rounds * sides * side_s) / 60
+    prepare_s = sum(case.prepare_s for case in cases)
+    return (FLOORS_ABOUT_S + prepare_s + rounds * sides * side_s) / 60
 
 
 def steps_alone(cases: Sequence[Case]) -> int:
