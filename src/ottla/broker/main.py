@@ -16,6 +16,7 @@ from time import perf_counter
 from typing import Final, NamedTuple
 
 from ottla.broker import logs
+from ottla.broker.chores import Chores
 from ottla.broker.clock import SystemClock, SystemEntropy
 from ottla.broker.connection import Limits, Listener, Outbox
 from ottla.broker.disk import RealDisk
@@ -42,6 +43,7 @@ from ottla.log.checkpoints import RECOVERY_POINTS, read_offsets
 from ottla.log.directory import DataDirectory, Identity, encode_uuid
 from ottla.log.handles import Handles
 from ottla.log.log import Log
+from ottla.ports import Disk
 from ottla.quorum.state import FILE_NAME as QUORUM_FILE
 from ottla.quorum.state import QuorumState, decode_state, elect_self, encode_state
 from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, NodeId, TopicPartition
@@ -78,9 +80,9 @@ class ReadyInfo(NamedTuple):
 class Broker:
     """One node. `start` returns when clients are served, `stop` when everything is on disk."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, disk: Disk | None = None) -> None:
         self.config = config
-        self._disk = RealDisk()
+        self._disk = disk or RealDisk()
         self._clock = SystemClock()
         self._random = SystemEntropy()
         self._metrics = Metrics()
@@ -125,6 +127,8 @@ class Broker:
         self._take_settings(self._metadata.broker_config)
         self._partitions.start_checkpoints()
         self._partitions.start_probing()
+        self._chores = self._new_chores()
+        self._chores.start()
         services.groups.start()
         for server in self._servers:
             await server.start_serving()
@@ -296,6 +300,9 @@ class Broker:
         logs.set_level(config.log_level)
         self._listener.limits = Limits(config)
 
+    def _new_chores(self) -> Chores:
+        return Chores(())
+
     async def _preload(self) -> None:
         """Does while nobody waits what the first requests would have to wait for."""
         _keep_freed_memory()
@@ -329,6 +336,7 @@ class Broker:
         await self._listener.stop(STOP_GRACE_S)
         if self._http_address is not None:
             self._http.close()
+        await self._chores.stop()
         self._services.groups.close()
         self._controller.close()
         self._services.deadlines.close()

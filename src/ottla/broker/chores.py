@@ -1,0 +1,57 @@
+"""Work that comes round again while the broker runs: retention, compaction, scrubbing.
+
+A chore does one round in `run` and says afterwards how long it rests. Rounds of one chore never
+overlap; what it does to files it does in threads. A round that fails is told in the log, and the
+next one is tried all the same.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from typing import Protocol
+
+logger = logging.getLogger(__name__)
+
+
+class Chore(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def pause_s(self) -> float:
+        """How long to rest before the next round; asked anew each time, as settings may change."""
+
+    async def run(self) -> None: ...
+
+
+class Chores:
+    """Owns a task for each chore."""
+
+    def __init__(self, chores: Iterable[Chore]) -> None:
+        self._chores = tuple(chores)
+        self._tasks: list[asyncio.Task[None]] = []
+
+    def start(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._tasks = [
+            loop.create_task(_come_round(chore), name=f"chore-{chore.name}")
+            for chore in self._chores
+        ]
+
+    async def stop(self) -> None:
+        """Returns when no round is under way; one that waits for a thread waits it out."""
+        for task in self._tasks:
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(self._tasks)
+
+
+async def _come_round(chore: Chore) -> None:
+    while True:
+        await asyncio.sleep(chore.pause_s)
+        try:
+            await chore.run()
+        except Exception:
+            logger.exception("%s: a round failed", chore.name)
