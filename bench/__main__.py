@@ -13,7 +13,7 @@ import typer
 from bench import cases, history, machine, plots, report, runner
 from bench.librdkafka import LoadFailed
 from bench.nodes import OttlaNode
-from bench.peer_cases import PEERS
+from bench.peer_cases import PEERS, PINNED
 from ottla.testing.broker import BrokerFailed
 
 SCRATCH: Final = Path(".cache/peers")
@@ -61,13 +61,14 @@ def peers(
     only: Only = None,
     store: Store = True,
     is_pinned: Annotated[
-        bool, typer.Option("--pinned", help="The broker on one core, the load on the others.")
+        bool,
+        typer.Option("--pinned", help="The broker on one core, the load on the rest; fewer cases."),
     ] = False,
 ) -> None:
     """Ottla and Apache Kafka in turn, with the same load and the same durability."""
     from bench import comparison
 
-    chosen = _chosen(PEERS, only)
+    chosen = _chosen(PINNED if is_pinned and not only else PEERS, only)
     load_before = _load_before()
     compared = comparison.compare(chosen, rounds, load_before, is_pinned=is_pinned)
     report.show(compared.sheets)

@@ -34,11 +34,11 @@ CONSUMER: Final = 1
 OFFSET_BEGINNING: Final = -2
 CONF_OK: Final = 0
 COPY_PAYLOAD: Final = 0x2
-PARTITION_OF_MESSAGE: Final = 0x8
 # Syslog's number for errors; librdkafka otherwise tells of every hiccup of a start or stop.
 QUIET: Final = 3
 ERROR_TEXT_BYTES: Final = 512
 ENQUEUE_CHUNK: Final = 10_000
+PIECE_MIN: Final = 100
 CONSUME_CHUNK: Final = 20_000
 
 
@@ -210,7 +210,7 @@ class Producer(_Client):
         super().__init__(bootstrap, {"delivery.report.only.error": "true", **settings})
         self._failures: list[int] = []
         self._on_delivery = DeliveryCallback(self._delivered)
-        self._batches: dict[tuple[bytes, int, bool], tuple[bytes, Any]] = {}
+        self._batches: dict[tuple[bytes, bool], tuple[bytes, Any]] = {}
 
     def _configure(self, conf: int) -> None:
         super()._configure(conf)
@@ -255,23 +255,31 @@ class Producer(_Client):
         *,
         is_varied: bool = False,
     ) -> None:
-        """Hands over `count` messages, in turn to each partition; waits while the queue is full.
+        """Hands over `count` messages, some to each partition in turn; waits for a full queue.
 
         Varied messages keep the payload's second half and differ in the first, so that a codec
         makes about half of them and not nothing.
         """
-        batch = self._batch(payload, partitions, is_varied=is_varied)
-        lib, rkt = library(), self._topic(topic)
-        flags, one_partition = (0, 0) if partitions == 1 else (PARTITION_OF_MESSAGE, -1)
-        at = 0
+        batch = self._batch(payload, is_varied=is_varied)
+        # A call for one partition costs librdkafka much less than one that names it per message.
+        together = len(batch) if partitions == 1 else max(PIECE_MIN, len(batch) // partitions)
+        partition = at = 0
         while count:
-            size = min(count, len(batch) - at)
-            start = ctypes.cast(ctypes.byref(batch, at * ctypes.sizeof(RdMessage)), _MESSAGES)
-            taken = lib.rd_kafka_produce_batch(rkt, one_partition, flags, start, size)
+            size = min(count, together, len(batch) - at)
+            taken = self._hand_over(topic, partition, batch, at, size)
             count -= taken
             at = (at + taken) % len(batch)
-            lib.rd_kafka_poll(self._handle, 0 if taken == size else 1)
-            self._raise_failure()
+            if taken == size:
+                partition = (partition + 1) % partitions
+
+    def _hand_over(self, topic: str, partition: int, batch: Any, at: int, size: int) -> int:
+        """How many of them the queue took."""
+        lib = library()
+        start = ctypes.cast(ctypes.byref(batch, at * ctypes.sizeof(RdMessage)), _MESSAGES)
+        taken = lib.rd_kafka_produce_batch(self._topic(topic), partition, 0, start, size)
+        lib.rd_kafka_poll(self._handle, 0 if taken == size else 1)
+        self._raise_failure()
+        return int(taken)
 
     def flush(self, timeout_s: float = 120.0) -> None:
         """Returns when everything is acknowledged."""
@@ -283,18 +291,16 @@ class Producer(_Client):
                 raise LoadFailed(f"not everything was acknowledged in {timeout_s:g} s")
         self._raise_failure()
 
-    def _batch(self, payload: bytes, partitions: int, *, is_varied: bool) -> Any:
-        """An array of messages ready to hand over, a whole number of turns over the partitions."""
-        key = (payload, partitions, is_varied)
+    def _batch(self, payload: bytes, *, is_varied: bool) -> Any:
+        """An array of messages ready to hand over."""
+        key = (payload, is_varied)
         if key not in self._batches:
-            turns = max(1, ENQUEUE_CHUNK // partitions)
-            array = (RdMessage * (turns * partitions))()
+            array = (RdMessage * ENQUEUE_CHUNK)()
             values = _varied(payload, len(array)) if is_varied else payload
             address = ctypes.cast(c_char_p(values), c_void_p).value or 0
             step = len(payload) if is_varied else 0
             for index, message in enumerate(array):
                 message.payload, message.length = address + index * step, len(payload)
-                message.partition = index % partitions
             # The values stay as long as the array that points at them.
             self._batches[key] = (values, array)
         return self._batches[key][1]

@@ -13,6 +13,7 @@ from typing import Final
 
 from bench.cases import Case
 from bench.group_loads import GroupBacklog, Join, Live
+from bench.java_loads import JavaBacklog, JavaLatency
 from bench.lives import Memory, Package, RoundRobin, Start
 from bench.loads import Backlog, EndToEnd, Fetches, Requests, SteadyRequests, Written
 
@@ -103,6 +104,18 @@ def _requests(connections: int) -> Case:
     )
 
 
+def _java_backlog(message_bytes: int, count: int) -> Case:
+    size = SIZES[message_bytes]
+    return Case(
+        f"java-{size}".replace(" ", ""),
+        f"{size}, 1 partition, acks=1, cached, Java client",
+        JavaBacklog(message_bytes, count),
+        limits=WRITE_GOALS | READ_GOALS,
+        row=1,
+        about_s=7,
+    )
+
+
 def _latency(name: str, title: str, load: EndToEnd) -> Case:
     floors = {} if load.is_cached else SYNC_FLOORS
     about_s = load.seconds + 1.5
@@ -127,6 +140,7 @@ PEERS: Final = (
         about_s=1,
     ),
     *_written(),
+    _java_backlog(100, 1_250_000),
     _read(1, Backlog(100, 1_500_000)),
     _read(3, Backlog(100, 1_000_000)),
     _read(1, Backlog(1000, 250_000)),
@@ -137,25 +151,25 @@ PEERS: Final = (
         "requests-16-synced",
         "16 connections, acks=all, synced",
         # A window of the statistics needs many requests to have a p99, and here they are slow.
-        Requests(16, seconds=5, acks="all", is_cached=False, window_ms=2000),
+        Requests(16, seconds=4, acks="all", is_cached=False, window_ms=2000),
         limits={"requests_per_s": 1},
         row=3,
         floors=SYNC_FLOORS,
-        about_s=6,
+        about_s=5.5,
     ),
     Case(
         "requests-16-steady",
         "16 connections, together 1,600/s, acks=all, synced",
-        SteadyRequests(16, per_s=1600, seconds=6),
+        SteadyRequests(16, per_s=1600, seconds=4.5),
         limits={"request_p99_ms": 1},
         row=3,
         floors=SYNC_FLOORS,
-        about_s=8,
+        about_s=5.5,
     ),
     _latency(
         "latency-1k",
         "1,000/s of 100 B, unbatched, acks=1, cached",
-        EndToEnd(1000, 8, acks="1", is_cached=True),
+        EndToEnd(1000, 5, acks="1", is_cached=True),
     ),
     _latency(
         "latency-10k",
@@ -168,12 +182,21 @@ PEERS: Final = (
         EndToEnd(50_000, 4, acks="1", is_cached=True, linger_ms=5),
     ),
     _latency(
-        "latency-1k-synced", "1,000/s of 100 B, unbatched, acks=all, synced", EndToEnd(1000, 8)
+        "latency-1k-synced", "1,000/s of 100 B, unbatched, acks=all, synced", EndToEnd(1000, 5)
     ),
     _latency(
         "latency-10k-synced",
         "10,000/s of 1 KB, linger 5 ms, acks=all, synced",
         EndToEnd(10_000, 4, message_bytes=1000, linger_ms=5),
+    ),
+    Case(
+        "java-latency-synced",
+        "one message at a time, 100 B, acks=all, synced, Java client, in whole ms",
+        JavaLatency(1000),
+        limits={"latency_p99_ms": 1},
+        row=4,
+        floors=SYNC_FLOORS,
+        about_s=5,
     ),
     Case(
         "fetch-10k",
@@ -208,6 +231,21 @@ PEERS: Final = (
         about_s=4,
         prepare_s=95,
     ),
+)
+
+# With the broker on one core: enough to see what a second core is worth to each side.
+PINNED: Final = tuple(
+    case
+    for case in PEERS
+    if case.name
+    in {
+        "produce-100B-1p-acks-1-cached",
+        "produce-1KB-1p-acks-all-synced",
+        "consume-100B-1g",
+        "requests-1",
+        "requests-16",
+        "requests-64",
+    }
 )
 
 

@@ -191,7 +191,7 @@ def _side_bars(
 
 def _curves(samples: Samples, path: Path) -> Path | None:
     """Percentile on x, stretched towards the tail, ms on y; thin lines are the single rounds."""
-    cases = samples.with_figure("latency_p50_ms")
+    cases = samples.with_figure(f"{CURVE_PREFIX}50")
     if not cases:
         return None
     pyplot = pyplot_to_svg()
