@@ -25,7 +25,7 @@ from bench import group_loads
 from bench.cases import WARM_UP_MESSAGES, Case
 from bench.floors import FLOORS
 from bench.librdkafka import LoadFailed
-from bench.loads import Backlog
+from bench.loads import Backlog, Requests
 from bench.nodes import Lab, Node, NodeFactory, topic
 from bench.spread import Figures, Spread, spreads
 from ottla.testing.broker import BrokerFailed
@@ -35,6 +35,8 @@ Runs = dict[str, dict[str, list[Figures]]]
 Tick = Callable[[str], None]
 
 WARM_UP: Final = Backlog(100, WARM_UP_MESSAGES)
+SMALL_WARM_UP: Final = Requests(16, seconds=0)
+SMALL_WARM_UP_EACH: Final = 1000
 
 
 def prepare_environment() -> None:
@@ -168,7 +170,7 @@ def progress(steps: int) -> Iterator[Tick]:
 # Longer than Kafka keeps the files of a deleted topic (see its properties).
 SETTLE_S: Final = 0.5
 FLOORS_ABOUT_S: Final = 6
-SIDE_ABOUT_S: Final = 8
+SIDE_ABOUT_S: Final = 10
 
 
 def minutes_about(sides: int, cases: Sequence[Case], rounds: int) -> float:
@@ -195,5 +197,8 @@ def _settle() -> None:
 
 
 def _warm_up_all(node: Node) -> None:
+    """A JVM compiles what it meets often, and each kind of load is a path of its own."""
     _warm_up(node)
+    with topic(node, "bench-warm-up-requests") as name:
+        SMALL_WARM_UP.send_some(node, name, SMALL_WARM_UP_EACH)
     group_loads.warm_up(node)
