@@ -5,12 +5,14 @@ BIN     := $(VENV)/bin
 PYTHON  ?= $(shell command -v python3.11 || command -v python3)
 STAMP   := $(VENV)/.installed
 WORKERS ?= 2
+SIM_ROUNDS ?= 2000
+SIM_SEED   ?= 1
 # A Python built with the compiler's profile (Debian's, Docker's) is some 15 % faster than one without.
 BENCH_PYTHON ?= $(BIN)/python
 PYTEST  := $(BIN)/pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install system run demo test lint format unit scenarios clients compat bench bench-peers docs dist clean
+.PHONY: help install system run demo test lint format unit scenarios sim clients compat bench bench-peers docs dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -49,6 +51,9 @@ unit: install ## the parts, each alone
 
 scenarios: install ## the whole broker in a process of its own
 	$(PYTEST) tests/scenarios
+
+sim: install ## thousands of crash points by seed: SIM_ROUNDS lives of a log from SIM_SEED on
+	SIM_ROUNDS=$(SIM_ROUNDS) SIM_SEED=$(SIM_SEED) $(PYTEST) tests/unit/log/test_crash_points.py
 
 clients: install ## real Kafka clients in Python, Java, Go, JavaScript and C
 	$(PYTEST) tests/clients

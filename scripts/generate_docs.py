@@ -9,8 +9,12 @@ import importlib
 import inspect
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import MagicMock
 
+from ottla.broker.gauges import register_gauges
+from ottla.broker.metrics import Metrics
 from ottla.broker.router import APIS, NEVER_FLEXIBLE, Api
+from ottla.broker.storage_gauges import register_storage_gauges
 from ottla.cli.reference import GENERATED, render_commands, render_settings
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
@@ -45,10 +49,35 @@ def _covers(api: Api) -> str:
     return inspect.getdoc(handler) or ""
 
 
+METRICS = f"""\
+{GENERATED}
+
+# Metrics
+
+A broker with `http.listener` serves them under `/metrics` in Prometheus' text format, read off its
+state at that moment. [`docs/alerts.yml`](../alerts.yml) has alert rules for them. Times are in
+seconds, and a `…_timestamp_seconds` is a time since 1970. Families with one series per topic, group
+or partition are cut at 20,000 series; `ottla_metrics_series_left_out` says by how much.
+"""
+
+
+def render_metrics() -> str:
+    metrics = Metrics()
+    # Whose state they will read, nobody asks before the first scrape.
+    register_gauges(metrics, MagicMock(), MagicMock())
+    register_storage_gauges(metrics, MagicMock())
+    rows = ["| metric | kind | labels | what it is |", "|---|---|---|---|"]
+    for name, kind, labels, help in sorted(metrics.catalogue()):
+        named = ", ".join(f"`{label}`" for label in labels)
+        rows.append(f"| `{name}` | {kind} | {named} | {help} |")
+    return METRICS + "\n" + "\n".join(rows) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": render_settings,
     "commands.md": render_commands,
     "compatibility.md": render_compatibility,
+    "metrics.md": render_metrics,
 }
 
 

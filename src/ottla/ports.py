@@ -43,6 +43,9 @@ class File(Protocol):
     def read_cached(self, count: int, position: int) -> Buffer | None:
         """As `read`, but None instead of waiting when a page is not in memory."""
 
+    def let_pages_go(self, count: int, position: int) -> None:
+        """Nobody needs these bytes in memory; those not written out yet stay."""
+
     def sync(self) -> None:
         """The file's data and size are on stable storage when this returns."""
 
@@ -91,6 +94,9 @@ class Disk(Protocol):
 
     def sizes(self, directory: str) -> Iterable[tuple[str, int]]:
         """Each file directly in `directory` with its size."""
+
+    def modified_ms(self, path: str) -> int:
+        """When the file was last written to, by the wall clock."""
 
     def lock(self, path: str) -> File:
         """Creates the file and holds it until closed; BlockingIOError when another process does."""

@@ -19,7 +19,7 @@ FENCE = re.compile(
     r"(?P<skip><!-- not run -->\n+)?^```(?P<language>bash|python)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-REFERENCES = ("settings.md", "commands.md", "compatibility.md")
+REFERENCES = ("settings.md", "commands.md", "compatibility.md", "metrics.md")
 
 
 class Block(NamedTuple):

@@ -19,10 +19,11 @@ from collections.abc import Awaitable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ottla.broker.router import CloseConnection, Reply, Route, Router
+from ottla.broker.exchange import Exchange, RoutedExchange
+from ottla.broker.router import CloseConnection, Reply, Router
 from ottla.broker.waiting import Deferred
 from ottla.wire.codec import NotEncodable
-from ottla.wire.framing import RequestHead, frame_reply
+from ottla.wire.one_batch import PRODUCE_KEY, ProduceShape
 from ottla.wire.schema import Buffer, Message
 
 if TYPE_CHECKING:
@@ -180,26 +181,10 @@ class Listener:
             connection.drop("the broker stops")
 
 
-class Exchange:
-    """A request that was begun, and its reply once it is there."""
-
-    __slots__ = ("byte_count", "deferred", "head", "is_done", "reply", "route", "started_s")
-
-    def __init__(self, route: Route, head: RequestHead, byte_count: int, started_s: float) -> None:
-        self.route = route
-        self.head = head
-        self.byte_count = byte_count
-        self.started_s = started_s
-        self.is_done = False
-        self.reply: Reply = None
-        self.deferred: Deferred[Reply] | None = None
-
-
 class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_backlog",
         "_bytes_in_flight",
-        "_exchanges",
         "_filled",
         "_frame",
         "_is_closed",
@@ -215,7 +200,9 @@ class Connection(asyncio.BufferedProtocol):
         "_task",
         "_transport",
         "_wanted",
+        "exchanges",
         "peer",
+        "shape",
     )
 
     def __init__(self, listener: Listener, name: str) -> None:
@@ -228,7 +215,7 @@ class Connection(asyncio.BufferedProtocol):
         self._filled = 0
         self._wanted = 0
         self._backlog: deque[bytearray] = deque()
-        self._exchanges: deque[Exchange] = deque()
+        self.exchanges: deque[Exchange] = deque()
         self._bytes_in_flight = 0
         self._is_waiting = False
         self._is_paused = False
@@ -238,6 +225,8 @@ class Connection(asyncio.BufferedProtocol):
         self._task: asyncio.Task[None] | None = None
         self._memory: dict[Any, Any] = {}
         self._outgoing: list[Buffer] = []
+        # That of the last produce request with a single batch; the next one most likely has it.
+        self.shape: ProduceShape | None = None
 
     # ------------------------------------------------------------------------------- transport
 
@@ -259,10 +248,9 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closed = True
         listener = self._listener
         listener.forget(self)
-        for exchange in self._exchanges:
-            if exchange.deferred is not None:
-                exchange.deferred.abandon()
-        self._exchanges.clear()
+        for exchange in self.exchanges:
+            exchange.abandon()
+        self.exchanges.clear()
         self._backlog.clear()
         if self._frame is not None:
             self._take_frame()
@@ -297,12 +285,12 @@ class Connection(asyncio.BufferedProtocol):
             return
         self._transport.pause_reading()
         self._backlog.clear()
-        for exchange in self._exchanges:
-            if exchange.deferred is not None and not exchange.deferred.pipelined:
-                exchange.deferred.abandon()
+        for exchange in self.exchanges:
+            if exchange.is_parked:
+                exchange.abandon()
                 self._transport.close()
                 return
-        if not self._exchanges:
+        if not self.exchanges:
             self._transport.close()
 
     def check_time(self, now_s: float) -> None:
@@ -313,7 +301,7 @@ class Connection(asyncio.BufferedProtocol):
         elif self._frame is not None:
             if now_s - self._last_active_s > FRAME_SILENCE_S_MAX and not self._is_paused:
                 self.drop(f"silent in the middle of a request of {self._wanted} bytes")
-        elif not self._exchanges and now_s - self._last_active_s > limits.idle_s:
+        elif not self.exchanges and now_s - self._last_active_s > limits.idle_s:
             self.drop("idle for connections.max.idle.ms")
 
     # --------------------------------------------------------------------------------- reading
@@ -387,6 +375,7 @@ class Connection(asyncio.BufferedProtocol):
     def _received(self, frame: bytearray) -> None:
         byte_count = len(frame)
         listener = self._listener
+        limits = listener.limits
         listener.metrics.bytes_received += byte_count
         self._bytes_in_flight += byte_count
         listener.bytes_in_flight += byte_count
@@ -395,9 +384,9 @@ class Connection(asyncio.BufferedProtocol):
         else:
             self._begin(frame)
         if (
-            self._bytes_in_flight > listener.limits.connection_bytes
-            or len(self._exchanges) + len(self._backlog) > PIPELINED_REQUESTS_MAX
-            or listener.is_full
+            self._bytes_in_flight > limits.connection_bytes
+            or len(self.exchanges) + len(self._backlog) > PIPELINED_REQUESTS_MAX
+            or listener.bytes_in_flight > limits.total_bytes
         ):
             self._pause()
 
@@ -416,7 +405,7 @@ class Connection(asyncio.BufferedProtocol):
             and not self._is_closed
             and self._transport is not None
             and self._bytes_in_flight <= listener.limits.connection_bytes // 2
-            and len(self._exchanges) + len(self._backlog) <= PIPELINED_REQUESTS_MAX // 2
+            and len(self.exchanges) + len(self._backlog) <= PIPELINED_REQUESTS_MAX // 2
         ):
             if listener.is_full:
                 listener.starve(self)
@@ -430,23 +419,30 @@ class Connection(asyncio.BufferedProtocol):
         started_s = perf_counter()
         listener = self._listener
         router = listener.router
-        view = memoryview(frame)
         try:
+            produces = router.one_batch_produces
+            if (
+                produces is not None
+                and frame.startswith(PRODUCE_KEY)
+                and produces.begin(self, frame, started_s)
+            ):
+                return
+            view = memoryview(frame)
             head, route = router.find(view)
             outcome = router.call(route, head, view, self.peer, self._name, self._memory)
         except CloseConnection as error:
             self.drop(str(error))
             return
-        exchange = Exchange(route, head, len(frame), started_s)
+        exchange = RoutedExchange(route, head, len(frame), started_s)
         if outcome is None or isinstance(outcome, Message):
             exchange.reply = outcome
             exchange.is_done = True
-            if self._exchanges:
-                self._exchanges.append(exchange)
+            if self.exchanges:
+                self.exchanges.append(exchange)
             else:
                 self._answer(exchange)
             return
-        self._exchanges.append(exchange)
+        self.exchanges.append(exchange)
         if isinstance(outcome, Deferred):
             exchange.deferred = outcome
             if not outcome.pipelined:
@@ -456,7 +452,7 @@ class Connection(asyncio.BufferedProtocol):
             self._is_waiting = True
             self._task = listener.loop.create_task(self._await(exchange, outcome))
 
-    async def _await(self, exchange: Exchange, outcome: Awaitable[Reply]) -> None:
+    async def _await(self, exchange: RoutedExchange, outcome: Awaitable[Reply]) -> None:
         try:
             reply = await outcome
         except CloseConnection as error:
@@ -466,17 +462,22 @@ class Connection(asyncio.BufferedProtocol):
             self._task = None
         self._done(exchange, reply)
 
-    def _done(self, exchange: Exchange, reply: Reply) -> None:
+    def _done(self, exchange: RoutedExchange, reply: Reply) -> None:
         exchange.reply = reply
-        exchange.is_done = True
         if exchange.deferred is None or not exchange.deferred.pipelined:
             self._is_waiting = False
+        self.finished(exchange)
+
+    def finished(self, exchange: Exchange) -> None:
+        """The reply is there; it leaves when those to earlier requests have left."""
+        exchange.is_done = True
         if self._is_closed:
             return
-        exchanges = self._exchanges
+        exchanges = self.exchanges
         while exchanges and exchanges[0].is_done:
             self._answer(exchanges.popleft())
-        self._work_off_backlog()
+        if self._backlog or self._is_paused:
+            self._work_off_backlog()
         if self._listener.is_stopping and not exchanges and self._transport is not None:
             self._transport.close()
 
@@ -494,31 +495,30 @@ class Connection(asyncio.BufferedProtocol):
         listener.bytes_in_flight -= byte_count
         if listener.starved:
             listener.feed()
-        reply = exchange.reply
-        if reply is not None and not self._is_closed:
-            self._send(exchange, reply)
-        exchange.route.metrics.observe(perf_counter() - exchange.started_s)
+        if not self._is_closed:
+            self._send(exchange)
+        exchange.metrics.observe(perf_counter() - exchange.started_s)
         if self._is_paused:
             self.resume()
 
-    def _send(self, exchange: Exchange, reply: Message) -> None:
-        head, api = exchange.head, exchange.route.api
-        # A version that we do not know gets the answer that every client can read.
-        version = head.version if head.version <= api.last else 0
+    def _send(self, exchange: Exchange) -> None:
         try:
-            chunks = frame_reply(head.correlation_id, version >= api.flexible, reply, version)
+            chunks = exchange.reply_chunks()
         except NotEncodable:
-            logger.exception("%s: the reply cannot be encoded", api.name)
+            logger.exception("%s: the reply cannot be encoded", exchange.metrics.name)
             self.drop("its reply could not be encoded")
             return
-        if not self._outgoing:
-            self._outgoing = chunks
-            if self._listener.outbox.is_corked:
-                self._listener.outbox.add(self)
-            else:
-                self.flush()
-        else:
+        if not chunks:
+            return
+        if self._outgoing:
             self._outgoing += chunks
+            return
+        self._outgoing = chunks
+        outbox = self._listener.outbox
+        if outbox.is_corked:
+            outbox.add(self)
+        else:
+            self.flush()
 
     def flush(self) -> None:
         """Hands the replies to the transport."""

@@ -7,6 +7,7 @@ system. Elsewhere plain reads and single syncs take their place, which is right 
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shutil
@@ -69,6 +70,10 @@ class RealFile:
     def read_cached(self, count: int, position: int) -> Buffer | None:
         return os.pread(self._fd, count, position)
 
+    def let_pages_go(self, count: int, position: int) -> None:
+        if hasattr(os, "posix_fadvise"):
+            os.posix_fadvise(self._fd, position, count, os.POSIX_FADV_DONTNEED)
+
     def sync(self) -> None:
         _sync_fd(self._fd)
 
@@ -94,6 +99,10 @@ class LinuxFile(RealFile):
                 return memoryview(buffer)[:got]
         except BlockingIOError:
             pass
+        except OSError as error:
+            # Some file systems, tmpfs among them, cannot say whether they would have to wait.
+            if error.errno != errno.EOPNOTSUPP:
+                raise
         return None
 
 
@@ -221,6 +230,9 @@ class RealDisk:
     def sizes(self, directory: str) -> Iterable[tuple[str, int]]:
         with os.scandir(directory) as entries:
             return [(entry.name, entry.stat().st_size) for entry in entries if entry.is_file()]
+
+    def modified_ms(self, path: str) -> int:
+        return os.stat(path).st_mtime_ns // 1_000_000
 
     def lock(self, path: str) -> File:
         """Holds an exclusive lock until the file is closed; BlockingIOError when another has it."""

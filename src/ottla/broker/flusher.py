@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from queue import SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
+from ottla.broker.stores import is_broken
 from ottla.log.log import SyncTicket
 from ottla.ports import Disk
 
 if TYPE_CHECKING:
     from ottla.broker.connection import Outbox
     from ottla.broker.partition import Partition
+    from ottla.broker.partition_files import PartitionWrite
 
 logger = logging.getLogger(__name__)
 
@@ -24,15 +26,24 @@ logger = logging.getLogger(__name__)
 TICKETS_SINGLY_MAX: Final = 2
 STOP_S_MAX: Final = 30
 UNSYNCED_BYTES_MAX: Final = 256 * 1024 * 1024
+# What may wait for one disk in all, and for one that does not move.
+WAITING_BYTES_MAX: Final = 512 * 1024 * 1024
+STALLED_BYTES_MAX: Final = 64 * 1024 * 1024
+# Beside a sync that takes longer, nothing is written on the loop; nor for a while after a stall.
+QUICK_SYNC_S_MAX: Final = 0.01
+STALL_S: Final = 0.1
+WARY_S: Final = 10.0
+STANDSTILL_S: Final = 1.0
 
 
 class SyncJob:
     """One trip of the sync thread."""
 
-    __slots__ = ("failed", "seconds", "tickets")
+    __slots__ = ("begun_s", "failed", "seconds", "tickets")
 
-    def __init__(self, tickets: list[tuple[Partition, SyncTicket]]) -> None:
+    def __init__(self, tickets: list[tuple[Partition, SyncTicket]], begun_s: float) -> None:
         self.tickets = tickets
+        self.begun_s = begun_s
         self.failed: dict[Partition, OSError] = {}
         self.seconds = 0.0
 
@@ -74,8 +85,29 @@ class SyncJob:
                         self.failed[partition] = error
 
 
+class WriteJob:
+    """One trip of the writing thread."""
+
+    __slots__ = ("begun_s", "byte_count", "writes")
+
+    def __init__(self, writes: list[PartitionWrite], begun_s: float) -> None:
+        self.writes = writes
+        self.begun_s = begun_s
+        self.byte_count = sum(write.byte_count for write in writes)
+
+    def run(self) -> None:
+        for write in self.writes:
+            write.run()
+
+
 class Flusher:
-    """Writes and syncs the partitions of one kind, with a sync thread of its own."""
+    """Writes and syncs the partitions of one kind in one data directory.
+
+    Adding to a file costs the loop a copy into the page cache, so that is done at once, and only
+    that: what makes files, and all that comes while the disk is slow, goes through a thread. The
+    kernel may let a writer wait for as long as a sync beside it takes, and the loop waits for
+    nobody. Syncs have a thread of their own, so that writes do not queue up behind them.
+    """
 
     def __init__(
         self,
@@ -84,28 +116,61 @@ class Flusher:
         name: str,
         observe_sync_s: Callable[[float], None],
         outbox: Outbox,
+        on_broken: Callable[[OSError], None] = lambda error: None,
+        stalled_bytes_max: int = STALLED_BYTES_MAX,
     ) -> None:
         self._loop = loop
         self._disk = disk
         self._observe_sync_s = observe_sync_s
         self._outbox = outbox
+        self.on_broken = on_broken
+        self._stalled_bytes_max = stalled_bytes_max
         self._queued: list[Partition] = []
+        self._held: dict[Partition, None] = {}
         self._dirty: dict[Partition, None] = {}
         self._jobs: SimpleQueue[SyncJob | None] = SimpleQueue()
         self._job: SyncJob | None = None
+        self._writes: SimpleQueue[WriteJob | None] = SimpleQueue()
+        self._write_job: WriteJob | None = None
         self._idle = asyncio.Event()
         self._idle.set()
         self._syncer = threading.Thread(target=self._work, name=f"sync-{name}", daemon=True)
+        self._writer = threading.Thread(target=self._work_writes, name=f"write-{name}", daemon=True)
         self._unsynced_bytes = 0
         self._syncing_bytes = 0
+        self._waiting_bytes = 0
+        self._wary_until_s = 0.0
+        self._broken: OSError | None = None
+        # Partitions wait for the writing thread; so many bytes that nothing more is taken.
+        self.is_holding = False
+        self.is_full = False
+        self.failed_syncs = 0
+        self.syncs = 0
 
     def start(self) -> None:
         self._syncer.start()
+        self._writer.start()
 
     @property
     def is_far_behind(self) -> bool:
         """The disk does not keep up: who does not wait for it has to from now on."""
-        return self._unsynced_bytes + self._syncing_bytes > UNSYNCED_BYTES_MAX
+        return self._waiting_bytes > UNSYNCED_BYTES_MAX
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What is to be written or synced still."""
+        return self._waiting_bytes
+
+    @property
+    def stalled_s(self) -> float:
+        """For how long the disk has been at what it does now."""
+        begun = [job.begun_s for job in (self._job, self._write_job) if job is not None]
+        return self._loop.time() - min(begun) if begun else 0.0
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether whoever asks something of the disk might have to wait."""
+        return self._is_wary()
 
     def queue(self, partition: Partition) -> None:
         """The partition has batches to write at the end of this loop turn."""
@@ -114,26 +179,98 @@ class Flusher:
         self._queued.append(partition)
 
     def leave(self, partition: Partition) -> None:
-        """The partition is deleted. A ticket under way keeps its files open until it is back."""
+        """The partition is deleted. A ticket under way keeps its files open until it is back.
+
+        The others are closed by whoever removes the directory.
+        """
         self._dirty.pop(partition, None)
-        partition.log.abandon()
+        partition.log.fenced = True
 
     def want_sync(self, partition: Partition) -> None:
         self._dirty[partition] = None
         self._begin_sync()
 
+    # --------------------------------------------------------------------------------- writing
+
     def _write_queued(self) -> None:
         queued, self._queued = self._queued, []
         self._outbox.cork()
+        begun_s = self._loop.time()
         try:
-            for partition in queued:
-                byte_count = partition.write_queued()
-                if partition.is_synced_eagerly:
-                    self._unsynced_bytes += byte_count
-                    self._dirty[partition] = None
+            self._write(queued)
+            self._note_time(self._loop.time() - begun_s)
             self._begin_sync()
         finally:
             self._outbox.uncork()
+        self._weigh()
+        self._tell_broken()
+
+    def _write(self, partitions: Iterable[Partition]) -> None:
+        is_wary = self._is_wary()
+        for_thread = []
+        for partition in partitions:
+            if not (is_wary or partition.is_being_written or partition.makes_files):
+                self._wrote(partition, partition.write_queued())
+            elif self._write_job is None:
+                for_thread.append(partition)
+            else:
+                self._held[partition] = None
+        writes = [write for each in for_thread if (write := each.begin_write()) is not None]
+        if writes:
+            self._hand_over(writes)
+
+    def probe(self, partition: Partition) -> None:
+        """Tries whether the disk takes again what it refused; another time if it is busy."""
+        write = partition.begin_probe() if self._write_job is None else None
+        if write is not None:
+            self._hand_over([write])
+
+    def _hand_over(self, writes: list[PartitionWrite]) -> None:
+        self._write_job = WriteJob(writes, self._loop.time())
+        self._idle.clear()
+        self._writes.put(self._write_job)
+
+    def _is_wary(self) -> bool:
+        """Whether a write might have to wait: beside a long sync, and for a while after one."""
+        job = self._job
+        if job is None and not self._wary_until_s:
+            return False
+        now_s = self._loop.time()
+        if job is not None and now_s - job.begun_s > QUICK_SYNC_S_MAX:
+            return True
+        return now_s < self._wary_until_s
+
+    def _wrote(self, partition: Partition, byte_count: int) -> None:
+        if byte_count == 0 and partition.failure is not None:
+            # A damaged log is no broken disk: the others there may be as good as ever.
+            if partition.log.corruption is None:
+                self._note_broken(partition.failure)
+        elif partition.is_synced_eagerly:
+            self._unsynced_bytes += byte_count
+            self._dirty[partition] = None
+
+    def _work_writes(self) -> None:
+        while (job := self._writes.get()) is not None:
+            job.run()
+            self._loop.call_soon_threadsafe(self._finish_write, job)
+
+    def _finish_write(self, job: WriteJob) -> None:
+        self._write_job = None
+        self._note_time(self._loop.time() - job.begun_s)
+        held, self._held = self._held, {}
+        self._outbox.cork()
+        try:
+            for write in job.writes:
+                self._wrote(write.partition, write.partition.finish_write(write))
+            self._write(held)
+            self._begin_sync()
+        finally:
+            self._outbox.uncork()
+        self._weigh()
+        self._note_idle()
+        self._tell_broken()
+
+    # --------------------------------------------------------------------------------- syncing
 
     def _begin_sync(self) -> None:
         if self._job is not None or not self._dirty:
@@ -142,11 +279,14 @@ class Flusher:
         self._syncing_bytes, self._unsynced_bytes = self._unsynced_bytes, 0
         tickets = []
         for partition in dirty:
+            if partition.is_being_written:
+                self._dirty[partition] = None
+                continue
             ticket = partition.log.begin_sync()
             if ticket is not None:
                 tickets.append((partition, ticket))
         if tickets:
-            self._job = SyncJob(tickets)
+            self._job = SyncJob(tickets, self._loop.time())
             self._idle.clear()
             self._jobs.put(self._job)
 
@@ -162,6 +302,9 @@ class Flusher:
     def _finish_sync(self, job: SyncJob) -> None:
         self._job = None
         self._syncing_bytes = 0
+        self._note_time(job.seconds)
+        self.syncs += 1
+        self.failed_syncs += bool(job.failed)
         self._begin_sync()
         self._outbox.cork()
         try:
@@ -171,19 +314,75 @@ class Flusher:
                     partition.finish_sync(ticket)
                 else:
                     partition.fail_sync(error)
+                    self._note_broken(error)
         finally:
             self._outbox.uncork()
         self._observe_sync_s(job.seconds)
-        if self._job is None:
+        self._weigh()
+        self._note_idle()
+        self._tell_broken()
+
+    # --------------------------------------------------------------------------- how the disk is
+
+    def _note_time(self, seconds: float) -> None:
+        if seconds > STALL_S:
+            self._wary_until_s = self._loop.time() + WARY_S
+        elif self._wary_until_s and self._loop.time() >= self._wary_until_s:
+            self._wary_until_s = 0.0
+
+    def _weigh(self) -> None:
+        """A disk that stands still may not hold all the bytes that the whole broker may hold."""
+        waiting = self._unsynced_bytes + self._syncing_bytes
+        if self._write_job is not None:
+            waiting += self._write_job.byte_count
+        waiting += sum(partition.queued_bytes for partition in self._held)
+        self._waiting_bytes = waiting
+        self.is_holding = bool(self._held)
+        self._judge()
+
+    def hold_more(self, byte_count: int) -> None:
+        """A partition that waits has got another batch."""
+        self._waiting_bytes += byte_count
+        self._judge()
+
+    def _judge(self) -> None:
+        waiting = self._waiting_bytes
+        self.is_full = waiting > self._stalled_bytes_max and (
+            waiting > WAITING_BYTES_MAX or self.stalled_s > STANDSTILL_S
+        )
+
+    def _note_broken(self, error: OSError) -> None:
+        if is_broken(error):
+            self._broken = error
+
+    def _tell_broken(self) -> None:
+        """When all that happened is told: whoever hears of it may take everything offline."""
+        broken, self._broken = self._broken, None
+        if broken is not None:
+            self.on_broken(broken)
+
+    # -------------------------------------------------------------------------------- stopping
+
+    def _note_idle(self) -> None:
+        if self._job is None and self._write_job is None:
             self._idle.set()
 
     async def drain(self) -> None:
         """Returns when everything written so far is synced, or has failed to."""
-        while self._queued or self._job is not None or self._dirty:
+        while self._queued or self._held or self._write_job or self._job or self._dirty:
             await self._idle.wait()
             await asyncio.sleep(0)
 
-    async def stop(self) -> None:
-        await asyncio.wait_for(self.drain(), STOP_S_MAX)
+    async def stop(self) -> bool:
+        """False when the disk stands still: then it is left alone, and the next start looks."""
+        try:
+            await asyncio.wait_for(self.drain(), STOP_S_MAX)
+        except TimeoutError:
+            logger.error("%s: the disk does not answer", self._syncer.name)
+            return False
         self._jobs.put(None)
-        await asyncio.to_thread(self._syncer.join, STOP_S_MAX)
+        self._writes.put(None)
+        for thread in (self._syncer, self._writer):
+            if thread.is_alive():
+                await asyncio.to_thread(thread.join, STOP_S_MAX)
+        return True

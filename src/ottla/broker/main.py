@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import gc
 import logging
 import os
@@ -13,48 +14,59 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from ottla.broker import logs
 from ottla.broker.chores import Chores
 from ottla.broker.clock import SystemClock, SystemEntropy
+from ottla.broker.compaction import CompactionChore
 from ottla.broker.connection import Limits, Listener, Outbox
 from ottla.broker.disk import RealDisk
 from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.flusher import Flusher
+from ottla.broker.flusher import STALLED_BYTES_MAX, Flusher
 from ottla.broker.gauges import register_gauges
 from ottla.broker.groups import GroupService
 from ottla.broker.metadata import BrokerConfigChanged, Change, MetadataCache
 from ottla.broker.metrics import LoopDelayProbe, Metrics
-from ottla.broker.partition import Home, Partition
+from ottla.broker.partition import Partition
+from ottla.broker.partition_files import Home
 from ottla.broker.partitions import Partitions, log_config
+from ottla.broker.recovery_points import RecoveryPointsChore
 from ottla.broker.registration import register
+from ottla.broker.retention import RetentionChore, Shortener
 from ottla.broker.router import APIS, Router
 from ottla.broker.runtime import Runtime
+from ottla.broker.scrubbing import ScrubChore
 from ottla.broker.services import Services
-from ottla.broker.waiting import Deadlines
+from ottla.broker.snapshots import MetadataSnapshots, open_behind
+from ottla.broker.storage_gauges import Storage, register_storage_gauges
+from ottla.broker.stores import METADATA_PARTITION, Store, open_stores
+from ottla.broker.waiting import Deadlines, Parking
 from ottla.cluster.brokers import Registration
 from ottla.cluster.controller import Controller
+from ottla.cluster.directories import RECORDS_PER_BATCH_MAX, Assignment
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.config.listeners import Address
-from ottla.errors import CannotStart
+from ottla.coordinators.machine import Decision, Ticket
+from ottla.errors import OttlaError, StorageFailed
 from ottla.gateway.http import HttpReply, HttpServer, json_reply
-from ottla.log.checkpoints import RECOVERY_POINTS, read_offsets
-from ottla.log.directory import DataDirectory, Identity, encode_uuid
+from ottla.log.checkpoints import LOG_SIZES, RECOVERY_POINTS, START_OFFSETS, read_offsets
 from ottla.log.handles import Handles
 from ottla.log.log import Log
 from ottla.ports import Disk
 from ottla.quorum.state import FILE_NAME as QUORUM_FILE
 from ottla.quorum.state import QuorumState, decode_state, elect_self, encode_state
-from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, NodeId, TopicPartition
+from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, NodeId, Now
 from ottla.wire.messages.metadata_records import BrokerEndpoint
+from ottla.wire.schema import Message
 
 logger = logging.getLogger(__name__)
+
+Decide: TypeAlias = Callable[[Controller, Now, Ticket], Decision[Message]]
 
 STOP_GRACE_S: Final = 5.0
 IO_THREADS: Final = 4
 OPEN_FILES_WANTED: Final = 1_048_576
-METADATA_PARTITION: Final = TopicPartition(METADATA_TOPIC, 0)
 # With the usual 5 ms a finished sync could wait that long for its turn behind a busy loop.
 THREAD_SWITCH_S: Final = 0.000_5
 # What a request makes dies without the collector's help; Python's 700 would have it look for
@@ -89,39 +101,42 @@ class Broker:
         self._outbox = Outbox()
         self._servers: list[asyncio.Server] = []
         self._preloading: asyncio.Task[None] | None = None
+        self._telling: set[asyncio.Future[Any]] = set()
+        self.has_stuck_disk = False
 
     async def start(self) -> ReadyInfo:
         started = perf_counter()
         self._loop = asyncio.get_running_loop()
+        # Has the reason when the broker cannot go on; whoever runs it then has to stop it.
+        self.given_up: asyncio.Future[str] = self._loop.create_future()
         self._loop.set_default_executor(ThreadPoolExecutor(IO_THREADS, thread_name_prefix="io"))
         _raise_open_files()
-        self._data = DataDirectory(self._disk, os.path.abspath(self.config.data_dir))
-        self._data.hold()
-        is_new = self._data.read_identity() is None
-        self._identity = self._identify()
-        was_clean = self._data.take_clean_marker() or is_new
+        self._stores = open_stores(self._disk, self.config, self._random)
+        self._stores.give_flushers(self._new_flusher)
+        self._data = self._stores.metadata.data
+        self._internal_flusher = self._stores.metadata.internal_flusher
         self._handles = Handles(self._disk, self.config.log_open_files_max)
-        self._flusher = self._new_flusher("data")
-        self._internal_flusher = self._new_flusher("internal")
-        await self._start_metadata(was_clean)
+        self._handles.is_slow = self._stores.is_slow
+        await self._start_metadata(self._stores.metadata.was_clean)
         self._partitions = Partitions(
             self._loop,
             self._clock,
             self._random,
             self._disk,
-            self._data,
+            self._stores,
             self._handles,
             self.config,
             self._metadata,
             self._metrics,
-            self._flusher,
-            self._internal_flusher,
             self._controller.partition,
+            self._tell_places,
         )
         services = self._new_services()
         addresses = await self._listen(services)
         await self._join_cluster(addresses)
-        self._partitions.open_all(was_clean)
+        opening_s = perf_counter()
+        self._partitions.open_all()
+        recovery_s = perf_counter() - opening_s
         self._metadata.on_change(self._partitions.follow)
         self._metadata.on_change(self._follow_settings)
         self._take_settings(self._metadata.broker_config)
@@ -129,6 +144,7 @@ class Broker:
         self._partitions.start_probing()
         self._chores = self._new_chores()
         self._chores.start()
+        self._register_storage(recovery_s)
         services.groups.start()
         for server in self._servers:
             await server.start_serving()
@@ -142,47 +158,52 @@ class Broker:
         return ReadyInfo(
             kafka=str(addresses[0]),
             http=None if self._http_address is None else str(self._http_address),
-            data_dir=self._data.path,
-            was_clean=was_clean,
+            data_dir=", ".join(store.path for store in self._stores),
+            was_clean=self._stores.was_clean,
             seconds=perf_counter() - started,
         )
 
-    def _identify(self) -> Identity:
-        """Whose data this is; a new directory becomes ours."""
-        identity = self._data.read_identity()
-        node_id = self.config.node_id
-        if identity is None:
-            identity = Identity(
-                encode_uuid(self._random.bytes(16)), node_id, self._random.bytes(16)
-            )
-            self._data.write_identity(identity)
-        elif identity.node_id != node_id:
-            raise CannotStart(
-                f"{self._data.path} belongs to node {identity.node_id}, not to node {node_id}: "
-                f"start with --node-id {identity.node_id}, or choose another data directory."
-            )
-        return identity
-
-    def _new_flusher(self, name: str) -> Flusher:
+    def _new_flusher(self, store: Store, kind: str) -> Flusher:
         flusher = Flusher(
-            self._loop, self._disk, name, self._metrics.sync_latency.observe, self._outbox
+            self._loop,
+            self._disk,
+            f"{kind}-{os.path.basename(store.path)}",
+            self._metrics.sync_latency(store.path).observe,
+            self._outbox,
+            partial(self._take_offline, store),
+            _stalled_bytes_max(self.config),
         )
-        flusher.start()
+        if store.is_online:
+            flusher.start()
         return flusher
 
     async def _start_metadata(self, was_clean: bool) -> None:
         """Reads the metadata log and begins a new epoch of leading it."""
         config = TopicConfig.resolve(self.config, {})
-        path = f"{self._data.path}/{RECOVERY_POINTS}"
-        log = Log.open(
-            self._disk,
-            self._data.partition_path(METADATA_PARTITION),
-            log_config(config, self.config),
-            now_ms=self._clock.now().wall_ms,
-            clean=was_clean,
-            recovery_point=read_offsets(self._disk, path).get(METADATA_PARTITION, 0),
-            handles=self._handles,
-        )
+        directory = self._data.partition_path(METADATA_PARTITION)
+
+        def checkpointed(kind: str) -> int:
+            offsets = read_offsets(self._disk, f"{self._data.path}/{kind}")
+            return offsets.get(METADATA_PARTITION, 0)
+
+        def open_log(start_offset: int) -> Log:
+            known_bytes = None
+            if was_clean and start_offset == checkpointed(START_OFFSETS):
+                known_bytes = checkpointed(LOG_SIZES) or None
+            return Log.open(
+                self._disk,
+                directory,
+                log_config(config, self.config),
+                now_ms=self._clock.now().wall_ms,
+                clean=was_clean,
+                recovery_point=checkpointed(RECOVERY_POINTS),
+                start_offset=start_offset,
+                known_bytes=known_bytes,
+                handles=self._handles,
+            )
+
+        self._snapshots = MetadataSnapshots(self._clock, self._disk, directory, self.config)
+        log = open_behind(self._snapshots.look(), checkpointed(START_OFFSETS), directory, open_log)
         epoch = self._elect()
         partition = Partition(
             METADATA_PARTITION,
@@ -202,8 +223,9 @@ class Broker:
             partition,
             Controller(self.config, self._random),
             self._metadata.committed,
+            self._snapshots.newest,
         )
-        await self._controller.load()
+        await self._snapshots.replay(self._controller, self._metadata)
 
     def _elect(self) -> int:
         directory = self._data.partition_path(METADATA_PARTITION)
@@ -217,6 +239,7 @@ class Broker:
         return state.leader_epoch
 
     def _new_services(self) -> Services:
+        deadlines = Deadlines(self._loop)
         services = Services(
             config=self.config,
             loop=self._loop,
@@ -224,17 +247,21 @@ class Broker:
             random=self._random,
             disk=self._disk,
             node_id=self.config.node_id,
-            cluster_id=self._identity.cluster_id,
+            cluster_id=self._stores.cluster_id,
             metadata=self._metadata,
             controller=self._controller,
             groups=GroupService(),
             partitions=self._partitions,
+            shortener=Shortener(
+                self._loop, self._disk, self._stores, self._partitions.save_start_offsets
+            ),
             fetch_sessions=FetchSessions(
                 self._clock,
                 self._random,
                 self.config.max_incremental_fetch_session_cache_slots,
             ),
-            deadlines=Deadlines(self._loop),
+            deadlines=deadlines,
+            parking=Parking(self._loop, deadlines),
             metrics=self._metrics,
         )
         services.groups.attach(services)
@@ -286,9 +313,53 @@ class Broker:
             self._random.bytes(16),
             endpoints,
             self.config.broker_rack,
-            self._identity.directory_id,
+            [store.directory_id for store in self._stores.online() if store.takes_partitions],
         )
         self._broker_epoch = await register(self._controller, registration)
+
+    # ------------------------------------------------------------------------ data directories
+
+    def _tell_places(self, assignments: list[Assignment]) -> None:
+        """Lets the controller know where new partitions lie; it need not know before they serve."""
+        for start in range(0, len(assignments), RECORDS_PER_BATCH_MAX):
+            some = assignments[start : start + RECORDS_PER_BATCH_MAX]
+            self._tell_controller(partial(_assign, self.config.node_id, some))
+
+    def _take_offline(self, store: Store, error: OSError) -> None:
+        """A directory's disk has failed. Without the metadata's, or any, there is no broker."""
+        if not store.is_online:
+            return
+        if store is self._stores.metadata:
+            self._give_up(f"{store.path}, which holds the metadata log, has failed: {error}")
+            return
+        self._partitions.take_offline(store, error)
+        if not any(each.takes_partitions for each in self._stores.online()):
+            self._give_up(f"all data directories have failed, {store.path} last: {error}")
+        else:
+            take_offline = partial(_take_offline, self.config.node_id, store.directory_id)
+            task = self._loop.create_task(self._tell_all(take_offline))
+            self._telling.add(task)
+            task.add_done_callback(self._told)
+
+    def _give_up(self, reason: str) -> None:
+        if not self.given_up.done():
+            self.given_up.set_result(reason)
+
+    async def _tell_all(self, decide: Decide) -> None:
+        """Until the controller has nothing more to write down."""
+        while await self._controller.submit(decide):
+            continue
+
+    def _tell_controller(self, decide: Decide) -> None:
+        told = self._controller.submit(decide)
+        self._telling.add(told)
+        told.add_done_callback(self._told)
+
+    def _told(self, told: asyncio.Future[Any]) -> None:
+        """What the controller did not take in, it is told at the next start."""
+        self._telling.discard(told)
+        if not told.cancelled() and told.exception() is not None:
+            logger.warning("the controller was not told of a directory: %s", told.exception())
 
     def _follow_settings(self, changes: Sequence[Change]) -> None:
         for change in changes:
@@ -301,7 +372,54 @@ class Broker:
         self._listener.limits = Limits(config)
 
     def _new_chores(self) -> Chores:
-        return Chores(())
+        self._snapshots.cut_with(self._services.shortener.shorten)
+        self._retention = RetentionChore(
+            self._partitions,
+            self._stores,
+            self._services.shortener,
+            self._clock,
+            self._disk,
+            self.config,
+        )
+        self.scrub = ScrubChore(
+            lambda: (*self._partitions, self._controller.partition),
+            self._stores,
+            self._handles,
+            self._disk,
+            self._clock,
+            lambda: self._metadata.broker_config,
+        )
+        self.compaction = CompactionChore(
+            self._partitions,
+            self._stores,
+            self._services.shortener,
+            self._partitions.save_recovery_point,
+            self._handles,
+            self._clock,
+            self._disk,
+            self.config,
+        )
+        recovery_points = RecoveryPointsChore(
+            self._stores.online, self._partitions.save_recovery_points
+        )
+        return Chores(
+            (self._snapshots, self._retention, self.scrub, self.compaction, recovery_points)
+        )
+
+    def _register_storage(self, recovery_s: float) -> None:
+        storage = Storage(
+            self._stores,
+            self._partitions,
+            self._controller.partition,
+            self._handles,
+            self._snapshots,
+            self._retention,
+            self.compaction,
+            self.scrub,
+            recovery_s,
+            self._stores.was_clean,
+        )
+        register_storage_gauges(self._metrics, storage)
 
     async def _preload(self) -> None:
         """Does while nobody waits what the first requests would have to wait for."""
@@ -337,42 +455,93 @@ class Broker:
         if self._http_address is not None:
             self._http.close()
         await self._chores.stop()
+        await self._snapshots.finish()
+        await self._services.shortener.close()
         self._services.groups.close()
         self._controller.close()
         self._services.deadlines.close()
-        await self._flusher.stop()
-        await self._internal_flusher.stop()
-        is_clean = await self._partitions.close()
+        for task in tuple(self._telling):
+            task.cancel()
+        await asyncio.gather(*map(self._stop_flushers, self._stores))
+        clean = await self._partitions.close()
+        metadata = self._stores.metadata
         try:
-            self._controller.partition.log.close()
-        except OSError as error:
+            if metadata.is_online:
+                self._controller.partition.log.close()
+        except (OSError, OttlaError) as error:
             logger.error("the metadata log is not closed cleanly: %s", error)
-            is_clean = False
-        if is_clean:
-            self._data.leave_clean_marker(self._broker_epoch)
-        self._data.release()
+            clean = [store for store in clean if store is not metadata]
+        for store in clean:
+            self._leave_clean_marker(store)
+        self._stores.close()
+
+    async def _stop_flushers(self, store: Store) -> None:
+        """Of a disk that does not answer, nothing more is asked."""
+        if not all(await asyncio.gather(*(flusher.stop() for flusher in store.flushers))):
+            self.has_stuck_disk = True
+            store.failure = store.failure or TimeoutError(errno.ETIMEDOUT, "does not answer")
+
+    def _leave_clean_marker(self, store: Store) -> None:
+        try:
+            store.data.leave_clean_marker(self._broker_epoch)
+        except OSError as error:
+            logger.error("%s: the next start will check what is there: %s", store.path, error)
 
 
-def run(config: BrokerConfig, on_ready: Callable[[ReadyInfo], None]) -> int:
-    """Runs a broker until SIGTERM or SIGINT; the exit code is for the shell."""
+def run(
+    config: BrokerConfig, on_ready: Callable[[ReadyInfo], None], disk: Disk | None = None
+) -> int:
+    """Runs a broker until SIGTERM or SIGINT; the exit code is for the shell.
+
+    StorageFailed says why it could not go on: without any data directory there is no broker.
+    """
     sys.setswitchinterval(THREAD_SWITCH_S)
     with asyncio.Runner(loop_factory=_new_loop) as runner:
-        return runner.run(_serve(config, on_ready))
+        return runner.run(_serve(config, on_ready, disk))
 
 
-async def _serve(config: BrokerConfig, on_ready: Callable[[ReadyInfo], None]) -> int:
+async def _serve(
+    config: BrokerConfig, on_ready: Callable[[ReadyInfo], None], disk: Disk | None
+) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    broker = Broker(config)
+    broker = Broker(config, disk)
     info = await broker.start()
     on_ready(info)
-    await stopping.wait()
+    told = loop.create_task(stopping.wait())
+    await asyncio.wait((told, broker.given_up), return_when=asyncio.FIRST_COMPLETED)
+    told.cancel()
     logger.info("stopping")
     await broker.stop()
+    if broker.has_stuck_disk:
+        # Its threads would be waited for as long as the disk takes.
+        logger.error("ended without waiting for a disk that does not answer")
+        os._exit(1)
+    if broker.given_up.done():
+        raise StorageFailed(broker.given_up.result())
     logger.info("stopped")
     return 0
+
+
+def _assign(
+    node_id: int, places: Sequence[Assignment], machine: Controller, now: Now, ticket: Ticket
+) -> Decision[Message]:
+    return machine.assign_directories(node_id, places, now, ticket)
+
+
+def _take_offline(
+    node_id: int, directory_id: bytes, machine: Controller, now: Now, ticket: Ticket
+) -> Decision[Message]:
+    return machine.take_directory_offline(node_id, directory_id, now, ticket)
+
+
+def _stalled_bytes_max(config: BrokerConfig) -> int:
+    """Of all bytes in flight, what may wait for one disk that stands still."""
+    if config.queued_max_request_bytes < 0:
+        return STALLED_BYTES_MAX
+    return min(STALLED_BYTES_MAX, config.queued_max_request_bytes // (4 * len(config.log_dirs)))
 
 
 def _new_loop() -> asyncio.AbstractEventLoop:

@@ -133,7 +133,7 @@ class Metrics:
         self.connections_refused = 0
         self.connections_dropped = 0
         self.bytes_received = 0
-        self.sync_latency = Histogram()
+        self._sync_latencies: dict[str, Histogram] = {}
         self.loop_delay = Histogram()
         self._apis: dict[int, ApiMetrics] = {}
         self._topics: dict[str, TopicMetrics] = {}
@@ -153,6 +153,10 @@ class Metrics:
         if len(self._topics) >= TOPICS_MAX:
             return self._other_topics
         return self._topics.setdefault(name, TopicMetrics(name))
+
+    def sync_latency(self, directory: str) -> Histogram:
+        """The syncs of one data directory; ask once and keep the answer."""
+        return self._sync_latencies.setdefault(directory, Histogram())
 
     def forget_topic(self, name: str) -> None:
         """The topic is deleted: its series end."""
@@ -174,19 +178,45 @@ class Metrics:
         """Registers a gauge without labels."""
         self.gauge(name, help, lambda: (((), read()),))
 
+    def count(self, name: str, help: str, read: Callable[[], float]) -> None:
+        """Registers a counter without labels that somebody else keeps."""
+        self.gauge(name, help, lambda: (((), read()),), kind="counter")
+
     def render(self) -> bytes:
         self._series_left_out = 0
         return render(self._families())
 
+    def catalogue(self) -> Iterator[tuple[str, str, tuple[str, ...], str]]:
+        """Name, kind, labels and meaning of every family, read by nobody and of no cost."""
+        for family in (*self._counted_families(), *process_families()):
+            kind = family.kind if isinstance(family, Family) else "histogram"
+            yield family.name, kind, family.label_names, family.help
+        for gauge in self._gauges:
+            yield gauge.name, gauge.kind, gauge.label_names, gauge.help
+        left_out = self._left_out_family()
+        yield left_out.name, left_out.kind, (), left_out.help
+
     def _families(self) -> Iterator[Family | HistogramFamily]:
+        yield from self._counted_families()
+        for gauge in self._gauges:
+            samples = self._bounded(gauge.read())
+            yield Family(gauge.name, gauge.kind, gauge.help, gauge.label_names, samples)
+        yield from process_families()
+        yield self._left_out_family()
+
+    def _left_out_family(self) -> Family:
+        left_out = "Series that this page leaves out because a family has too many."
+        return _single("ottla_metrics_series_left_out", "gauge", left_out, self._series_left_out)
+
+    def _counted_families(self) -> Iterator[Family | HistogramFamily]:
         yield from self._api_families()
         yield from self._topic_families()
         yield from self._counter_families()
         yield HistogramFamily(
             "ottla_log_sync_seconds",
             "Time of one group commit to disk.",
-            (),
-            (self.sync_latency.buckets(),),
+            ("directory",),
+            (latency.buckets(path) for path, latency in self._sync_latencies.items()),
         )
         yield HistogramFamily(
             "ottla_event_loop_delay_seconds",
@@ -194,12 +224,6 @@ class Metrics:
             (),
             (self.loop_delay.buckets(),),
         )
-        for gauge in self._gauges:
-            samples = self._bounded(gauge.read())
-            yield Family(gauge.name, gauge.kind, gauge.help, gauge.label_names, samples)
-        yield from process_families()
-        left_out = "Series that this page leaves out because a family has too many."
-        yield _single("ottla_metrics_series_left_out", "gauge", left_out, self._series_left_out)
 
     def _bounded(self, samples: Iterable[Sample]) -> list[Sample]:
         series = iter(samples)
@@ -262,6 +286,7 @@ def process_families() -> Iterator[Family]:
     cpu_s = times.user + times.system
     yield _single("process_cpu_seconds_total", "counter", "User and system CPU time.", cpu_s)
     for read, name, help in (
+        (_start_time_s, "process_start_time_seconds", "When the process began, since 1970."),
         (_resident_bytes, "process_resident_memory_bytes", "Resident memory."),
         (_open_files, "process_open_fds", "Open file descriptors."),
     ):
@@ -270,6 +295,15 @@ def process_families() -> Iterator[Family]:
         except OSError:  # Only Linux has /proc.
             continue
         yield _single(name, "gauge", help, value)
+
+
+def _start_time_s() -> float:
+    with open("/proc/self/stat", "rb") as file:
+        # The name of the program, in brackets, may hold anything; what follows is field 3 and on.
+        ticks = int(file.read().rpartition(b")")[2].split()[19])
+    with open("/proc/stat", "rb") as file:
+        boot_s = next(int(line.split()[1]) for line in file if line.startswith(b"btime"))
+    return boot_s + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def _resident_bytes() -> int:

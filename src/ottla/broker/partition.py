@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import errno
 import logging
 from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.partition_files import Home, PartitionWrite
 from ottla.config import TopicConfig
 from ottla.errors import (
     FencedLeaderEpoch,
@@ -17,7 +22,9 @@ from ottla.errors import (
     OttlaError,
     StorageFailed,
     UnknownLeaderEpoch,
+    UnknownTopicOrPartition,
 )
+from ottla.log.corruption import Corruption
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Appended, Log, LogPosition, SyncTicket
 from ottla.types import NO_EPOCH, TopicPartition
@@ -43,33 +50,13 @@ logger = logging.getLogger(__name__)
 
 NO_TIMESTAMP: Final = -1
 PROBE_BYTES_MAX: Final = 1024 * 1024
+# So much may wait for a deleted topic of the same name to make room.
+HELD_BYTES_MAX: Final = 16 * 1024 * 1024
 _REFUSED_BITS: Final = TRANSACTIONAL_BIT | CONTROL_BIT
 
 
-class Home:
-    """A partition's directory: made with its first batch, durable with its first sync."""
-
-    __slots__ = ("_data", "_is_laid_out", "_is_settled", "_name", "_topic_id")
-
-    def __init__(
-        self, data: DataDirectory, name: TopicPartition, topic_id: bytes, *, is_settled: bool
-    ) -> None:
-        self._data = data
-        self._name = name
-        self._topic_id = topic_id
-        self._is_laid_out = self._is_settled = is_settled
-
-    def lay_out(self) -> None:
-        if not self._is_laid_out:
-            self._data.lay_out(self._name, self._topic_id)
-            self._is_laid_out = True
-
-    def settle(self, is_all_synced: bool) -> None:
-        """Blocking, unless the whole file system has just been synced."""
-        if not self._is_settled:
-            if not is_all_synced:
-                self._data.settle(self._name)
-            self._is_settled = True
+def _damage_of(log: Log) -> OSError:
+    return OSError(errno.EIO, f"damaged: {log.corruption}")
 
 
 class Partition:
@@ -87,23 +74,27 @@ class Partition:
         "_compression",
         "_failed_bytes",
         "_failure",
-        "_flusher",
         "_home",
         "_is_compacted",
         "_is_queued",
         "_queued_bytes",
+        "_when_written",
+        "_write",
         "_write_waiters",
         "config",
         "fetch_waiters",
+        "flusher",
         "high_watermark",
         "index",
         "is_append_time",
+        "is_offline",
         "is_retired",
         "is_synced_eagerly",
         "leader_epoch",
         "log",
         "metrics",
         "name",
+        "planned_start",
         "topic_id",
     )
 
@@ -126,16 +117,26 @@ class Partition:
         self.metrics = metrics
         self.high_watermark: LogPosition = log.synced
         self.fetch_waiters: set[ParkedFetch] = set()
-        self._flusher = flusher
+        self.flusher = flusher
         self._home = home
         self._commit_waiters: deque[tuple[int, CommitWaiter, Any]] = deque()
         self._write_waiters: list[tuple[CommitWaiter, Any]] = []
+        self._write: PartitionWrite | None = None
+        self._when_written: list[Callable[[], None]] = []
         self._is_queued = False
         self.is_retired = False
+        self.is_offline = False
+        # Where the log will begin once the checkpoint says so.
+        self.planned_start = 0
         self._queued_bytes = 0
         self._failure: OSError | None = None
         self._failed_bytes = 0
         self.configure(config)
+
+    @property
+    def data(self) -> DataDirectory:
+        """The data directory that it lies in."""
+        return self._home.data
 
     def configure(self, config: TopicConfig) -> None:
         """Takes new topic settings; what the hot path asks for is kept at hand."""
@@ -160,6 +161,17 @@ class Partition:
         self.log.start_epoch(epoch)
 
     # ------------------------------------------------------------------------------- appending
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether an append would have to wait for the disk: then `warm_up` first."""
+        return self.log.is_cold and not self.log.fenced
+
+    async def warm_up(self, threads: Executor | None = None) -> None:
+        """Reads in a thread what the first append after a start needs."""
+        log = self.log
+        loop = asyncio.get_running_loop()
+        log.warm(*await loop.run_in_executor(threads, log.fetch_indexes))
 
     @property
     def must_recompress(self) -> bool:
@@ -199,6 +211,8 @@ class Partition:
 
     def append_trusted(self, view: memoryview, header: BatchHeader, now_ms: int) -> Appended:
         """Appends a batch that needs no checks: the broker's own, or one just checked."""
+        if self.flusher.is_full:
+            raise StorageFailed(f"{self.name}: too much waits for the disk already")
         appended = self.log.append(view, header, self.leader_epoch, now_ms)
         if not appended.is_duplicate:
             self.metrics.messages_in += header.count
@@ -206,8 +220,17 @@ class Partition:
             self._queued_bytes += len(view)
             if not self._is_queued:
                 self._is_queued = True
-                self._flusher.queue(self)
+                self.flusher.queue(self)
+            elif self.flusher.is_holding:
+                self.flusher.hold_more(len(view))
         return appended
+
+    def roll(self, now_ms: int) -> None:
+        """Ends the segment being written to; the next one's file comes when the turn ends."""
+        self.log.roll(now_ms)
+        if not self._is_queued:
+            self._is_queued = True
+            self.flusher.queue(self)
 
     def _refuse_timestamps(self, header: BatchHeader, now_ms: int) -> None:
         if header.max_timestamp == NO_TIMESTAMP:
@@ -224,7 +247,7 @@ class Partition:
 
     def wait_written(self, waiter: CommitWaiter, item: Any) -> None:
         """`waiter` is told when what is queued now is written."""
-        if self._is_queued:
+        if self._is_queued or self._queued_bytes or self._write is not None:
             self._write_waiters.append((waiter, item))
         else:
             waiter.committed(item)
@@ -243,6 +266,8 @@ class Partition:
     def write_queued(self) -> int:
         """Writes this turn's batches; returns how many bytes."""
         self._is_queued = False
+        if self._home.is_taken and self._queued_bytes <= HELD_BYTES_MAX and not self.is_retired:
+            return 0
         byte_count, self._queued_bytes = self._queued_bytes, 0
         waiters, self._write_waiters = self._write_waiters, []
         if self.log.fenced or self.is_retired:
@@ -251,19 +276,113 @@ class Partition:
                 waiter.failed(item, failure)
             return 0
         try:
-            self._home.lay_out()
+            self._lay_out()
             self.log.write()
         except OSError as error:
             self._failed_bytes = min(byte_count, PROBE_BYTES_MAX)
             self._fail_write(error, waiters)
             return 0
+        self._wrote(waiters)
+        return byte_count
+
+    # A write that may take long goes through a thread: `begin_write`, `PartitionWrite.run` there,
+    # `finish_write`. In between batches are taken as ever; they wait for the next write.
+
+    @property
+    def makes_files(self) -> bool:
+        """Whether the next write creates files or directories, and not only adds to some."""
+        return not self._home.is_laid_out or self.log.makes_files
+
+    @property
+    def queued_bytes(self) -> int:
+        return self._queued_bytes
+
+    @property
+    def is_being_written(self) -> bool:
+        """A thread writes to its files just now."""
+        return self._write is not None
+
+    def when_written(self, tell: Callable[[], None]) -> None:
+        """Calls `tell` once no thread writes to its files any more."""
+        if self._write is None:
+            tell()
+        else:
+            self._when_written.append(tell)
+
+    def begin_write(self) -> PartitionWrite | None:
+        """All that is queued, for a thread; None when nothing is to be written."""
+        writing = None
+        self._is_queued = False
+        if not self.log.fenced and not self.is_retired:
+            if self._home.is_taken and self._queued_bytes <= HELD_BYTES_MAX:
+                return None
+            writing = self.log.begin_write()
+        if writing is None:
+            self.write_queued()
+            return None
+        byte_count, self._queued_bytes = self._queued_bytes, 0
+        waiters, self._write_waiters = self._write_waiters, []
+        self._write = PartitionWrite(self, self._home, writing, byte_count, waiters)
+        return self._write
+
+    def finish_write(self, write: PartitionWrite) -> int:
+        """The thread is back; returns how many bytes it wrote."""
+        self._write = None
+        write.settle(self.log)
+        tell_all, self._when_written = self._when_written, []
+        for tell in tell_all:
+            tell()
+        if self.log.fenced or self.is_retired:
+            failure = StorageFailed(f"{self.name} takes no more writes")
+            for waiter, item in write.waiters:
+                waiter.failed(item, failure)
+            return 0
+        if write.is_probe:
+            if write.error is None and self._failure is not None:
+                self._recovered()
+            return 0
+        if write.error is not None:
+            later, self._write_waiters = self._write_waiters, []
+            self._queued_bytes = 0
+            self._failed_bytes = min(write.byte_count, PROBE_BYTES_MAX)
+            self._fail_write(write.error, [*write.waiters, *later])
+            return 0
+        waiters = write.waiters
+        if not self._queued_bytes:
+            # Repetitions of what was being written: nothing else is to come for them.
+            waiters, self._write_waiters = [*waiters, *self._write_waiters], []
+        self._wrote(waiters)
+        return write.byte_count
+
+    def _wrote(self, waiters: list[tuple[CommitWaiter, Any]]) -> None:
         if self._failure is not None:
             self._recovered()
         for waiter, item in waiters:
             waiter.committed(item)
         if not self.is_synced_eagerly:
             self._advance(self.log.written)
-        return byte_count
+
+    def _lay_out(self) -> None:
+        try:
+            self._home.lay_out()
+        except OSError:
+            self.log.take_back()
+            raise
+
+    @property
+    def has_directory(self) -> bool:
+        return self._home.is_laid_out
+
+    def await_directory(self) -> None:
+        """Its directory's name is not free yet: what it is given to write, it keeps."""
+        self._home.is_taken = True
+
+    def move_in(self) -> None:
+        """The name is free: what was kept is written."""
+        self._home.is_taken = False
+        if self._queued_bytes and not self._is_queued:
+            self._is_queued = True
+            self.flusher.queue(self)
 
     def settle(self, is_all_synced: bool) -> None:
         """In the sync thread, with the sync of the first batch."""
@@ -283,6 +402,14 @@ class Partition:
         self._failure = error
         self.log.fail_sync()
         self._fail_waiters(StorageFailed(f"{self.name}: sync failed: {error}"))
+
+    def condemn(self, corruption: Corruption) -> None:
+        """Damage was found in the log: what lies outside of it is served, nothing more is taken."""
+        logger.error("%s is damaged and fenced: %s", self.name, corruption)
+        self.log.condemn(corruption)
+        self._fail_waiters(StorageFailed(f"{self.name} is damaged: {corruption}"))
+        for fetch in tuple(self.fetch_waiters):
+            fetch.wake()
 
     def _fail_write(self, error: OSError, waiters: list[tuple[CommitWaiter, Any]]) -> None:
         if self._failure is None:
@@ -313,15 +440,18 @@ class Partition:
             for fetch in tuple(self.fetch_waiters):
                 fetch.arrived(arrived)
 
-    def probe(self) -> None:
+    def begin_probe(self) -> PartitionWrite | None:
         """Finds out whether the disk takes again what it refused, without waiting for a client."""
-        if self._failure is None or self.log.fenced:
-            return
-        try:
-            self.log.probe(self._failed_bytes)
-        except OSError:
-            return
-        self._recovered()
+        if self._failure is None or self.log.fenced or self.is_retired:
+            return None
+        probing = self.log.begin_probe(self._failed_bytes)
+        if probing is None:
+            if not self._queued_bytes and self._write is None:
+                # It has no file yet that could be tried: the next batch is the try.
+                self._recovered()
+            return None
+        self._write = PartitionWrite(self, self._home, probing, 0, [])
+        return self._write
 
     def _recovered(self) -> None:
         logger.warning("%s: the disk takes writes again", self.name)
@@ -338,12 +468,14 @@ class Partition:
     @property
     def failure(self) -> OSError | None:
         """Why the disk does not take this partition's writes, if it does not."""
-        return self._failure
+        return self._failure if self.log.corruption is None else _damage_of(self.log)
 
     # --------------------------------------------------------------------------------- reading
 
     def check_epoch(self, known_epoch: int) -> None:
         """A client that says which leader it talks to must be talking to this one (KIP-320)."""
+        if self.is_offline:
+            raise StorageFailed(f"{self.name} is offline: {self._failure}")
         if known_epoch == NO_EPOCH or known_epoch == self.leader_epoch:
             return
         if known_epoch < self.leader_epoch:
@@ -355,18 +487,36 @@ class Partition:
         limit = self.high_watermark
         if offset == limit.offset:
             return b""
-        return self.log.read(offset, max_bytes, limit, cached_only=cached_only)
+        try:
+            return self.log.read(offset, max_bytes, limit, cached_only=cached_only)
+        except FileNotFoundError:
+            if self.is_retired:
+                raise UnknownTopicOrPartition(f"{self.name} was deleted") from None
+            raise
 
-    def delete_before(self, offset: int) -> int:
-        """Moves the start of the log; -1 means all that is committed. Returns the new start."""
+    def start_for(self, offset: int) -> int:
+        """Where the log begins once all before `offset` is deleted; -1 is all that is committed."""
         target = self.high_watermark.offset if offset == -1 else offset
         if not 0 <= target <= self.high_watermark.offset:
             raise OffsetOutOfRange(
                 f"{self.name} is committed up to {self.high_watermark.offset}, not {target}"
             )
-        if target > self.log.start_offset:
-            self.log.delete_before(target)
-        return self.log.start_offset
+        return max(target, self.log.start_offset)
+
+    @property
+    def durable_start(self) -> int:
+        """The start offset for the checkpoint: nobody sees one before it is on disk."""
+        return max(self.planned_start, self.log.start_offset)
+
+    def go_offline(self, error: OSError) -> None:
+        """Its directory has failed: it takes nothing and serves nothing until the next start."""
+        self.is_offline = True
+        self._failure = error
+        # Its files stay open: a sync or a write may be under way, and nobody is told of it.
+        self.log.fenced = True
+        self._fail_waiters(StorageFailed(f"{self.name} is offline: {error}"))
+        for fetch in tuple(self.fetch_waiters):
+            fetch.wake()
 
     def retire(self, error: OttlaError) -> None:
         """The partition is gone: whoever waits is told why, whoever reads is woken.
@@ -374,6 +524,8 @@ class Partition:
         From here on it writes nothing: its directory's name may soon be another topic's.
         """
         self.is_retired = True
+        if self._home.is_taken:
+            self.log.take_back()
         self._fail_waiters(error)
         for fetch in tuple(self.fetch_waiters):
             fetch.wake()

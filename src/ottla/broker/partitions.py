@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Final
+from functools import partial
+from typing import Final, TypeVar
 
-from ottla.broker.flusher import Flusher
+from ottla.broker.departures import Departures
+from ottla.broker.flusher import STOP_S_MAX
 from ottla.broker.metadata import (
     Change,
     LeaderChanged,
@@ -18,12 +20,16 @@ from ottla.broker.metadata import (
     TopicDeleted,
 )
 from ottla.broker.metrics import Metrics
-from ottla.broker.partition import Home, Partition
+from ottla.broker.partition import Partition
+from ottla.broker.partition_files import Home
+from ottla.broker.stores import Placement, Store, Stores, is_broken
+from ottla.cluster.directories import Assignment, directory_of
 from ottla.cluster.image import PartitionImage, TopicImage
 from ottla.config import BrokerConfig, TopicConfig
-from ottla.errors import NotLeader, OttlaError, UnknownTopicOrPartition
+from ottla.errors import CannotStart, NotLeader, OttlaError, UnknownTopicOrPartition
 from ottla.log.checkpoints import (
     HIGH_WATERMARKS,
+    LOG_SIZES,
     RECOVERY_POINTS,
     START_OFFSETS,
     read_offsets,
@@ -32,18 +38,25 @@ from ottla.log.checkpoints import (
 from ottla.log.directory import DataDirectory
 from ottla.log.handles import Handles
 from ottla.log.log import Log, LogConfig
+from ottla.log.lost import lost_log
 from ottla.ports import Clock, Disk, Random
-from ottla.types import INTERNAL_TOPICS, TopicPartition
+from ottla.types import INTERNAL_TOPICS, METADATA_TOPIC, TopicPartition
 
 logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 # As many logs have their last files open together while the broker stops.
 CLOSED_AT_ONCE: Final = 256
 PROBE_PAUSE_S: Final = 1.0
+# So many logs write their hints for recovery, then requests have their turn.
+PROGRESS_AT_ONCE: Final = 4
+PROGRESS_PAUSE_S: Final = 0.005
 _CHECKPOINTED: Final[dict[str, Callable[[Partition], int]]] = {
-    RECOVERY_POINTS: lambda partition: partition.log.synced.offset,
-    START_OFFSETS: lambda partition: partition.log.start_offset,
+    RECOVERY_POINTS: lambda partition: partition.log.recovery_point,
+    START_OFFSETS: lambda partition: partition.durable_start,
     HIGH_WATERMARKS: lambda partition: partition.high_watermark.offset,
+    LOG_SIZES: lambda partition: partition.log.bytes_from(partition.durable_start),
 }
 _NO_PARTITIONS: Final[dict[int, Partition]] = {}
 
@@ -51,12 +64,21 @@ _NO_PARTITIONS: Final[dict[int, Partition]] = {}
 def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
     return LogConfig(
         segment_bytes=topic.segment_bytes,
-        segment_ms=topic.segment_ms,
+        segment_ms=_segment_ms(topic),
         segment_jitter_ms=topic.segment_jitter_ms,
         index_interval_bytes=topic.index_interval_bytes,
         segment_index_bytes=topic.segment_index_bytes,
         producer_expiry_ms=broker.producer_id_expiration_ms,
     )
+
+
+def _segment_ms(topic: TopicConfig) -> int:
+    """A segment must end before its messages are overdue for compaction, as it is not compacted
+    while it is written to.
+    """
+    if "compact" in topic.cleanup_policy:
+        return min(topic.segment_ms, topic.max_compaction_lag_ms)
+    return topic.segment_ms
 
 
 class Partitions:
@@ -66,38 +88,33 @@ class Partitions:
         clock: Clock,
         random: Random,
         disk: Disk,
-        data: DataDirectory,
+        stores: Stores,
         handles: Handles,
         config: BrokerConfig,
         metadata: MetadataCache,
         metrics: Metrics,
-        flusher: Flusher,
-        internal_flusher: Flusher,
         metadata_partition: Partition,
+        on_placed: Callable[[list[Assignment]], None],
     ) -> None:
         self._loop = loop
         self._clock = clock
         self._random = random
         self._disk = disk
-        self._data = data
+        self.stores = stores
         self._handles = handles
         self._config = config
         self._metadata = metadata
         self._metrics = metrics
-        self._flusher = flusher
-        self._internal_flusher = internal_flusher
         self._metadata_partition = metadata_partition
+        self._on_placed = on_placed
         self._topics: dict[str, dict[int, Partition]] = {}
         self._as_they_come: set[str] = set()
-        self._cleanup: set[asyncio.Future[None]] = set()
+        self._departures = Departures(loop, disk, random)
+        self._saving: dict[Store, asyncio.Task[None]] = {}
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
 
     # --------------------------------------------------------------------------------- asking
-
-    @property
-    def directory(self) -> str:
-        return self._data.path
 
     def of_topic(self, name: str) -> dict[int, Partition] | None:
         return self._topics.get(name)
@@ -109,7 +126,7 @@ class Partitions:
     @property
     def is_far_behind(self) -> bool:
         """So much is written and not synced that nobody may go on without waiting for the disk."""
-        return self._flusher.is_far_behind
+        return any(store.flusher.is_far_behind for store in self.stores)
 
     def by_topic(self) -> Mapping[str, Mapping[int, Partition]]:
         return self._topics
@@ -130,24 +147,81 @@ class Partitions:
 
     # ----------------------------------------------------------------------------- following
 
-    def open_all(self, was_clean: bool) -> None:
+    def open_all(self) -> None:
         """At start, blocking: opens the log of every partition that the metadata names."""
-        settled = self._remove_strangers()
-        recovery_points = read_offsets(self._disk, self._checkpoint_path(RECOVERY_POINTS))
-        start_offsets = read_offsets(self._disk, self._checkpoint_path(START_OFFSETS))
+        found, settled = self._remove_strangers()
+        remembered = {store: self._read_checkpoints(store) for store in self.stores.online()}
+        placement = self.stores.placement(())
         for topic in self._metadata.image.topics_by_name.values():
             for index, image in topic.partitions.items():
                 name = TopicPartition(topic.name, index)
-                log = self._open_log(
-                    topic.name,
-                    index,
-                    clean=was_clean,
-                    recovery_point=recovery_points.get(name, 0),
-                    start_offset=start_offsets.get(name, 0),
-                )
-                self._add(topic, index, image, log, is_settled=name in settled)
-        if not was_clean:
-            self._disk.sync_file_system(self._data.path)
+                store = found.get(name) or self._store_of(image, placement)
+                self._open(topic, index, store, remembered, is_settled=name in settled)
+        for store in self.stores.online():
+            if not store.was_clean:
+                self._with(store, self._disk.sync_file_system, store.path)
+        self._tell_places(self)
+
+    def _store_of(self, image: PartitionImage, placement: Placement) -> Store:
+        """Where a partition belongs of which no directory here has anything.
+
+        With a directory out of sight it may lie there, full of messages. Another one may be begun
+        only where the metadata says so, or where nothing is out of sight.
+        """
+        directory_id = directory_of(image, self._config.node_id)
+        if directory_id is not None:
+            return self.stores.with_id(directory_id) or self.stores.nowhere
+        return self.stores.nowhere if self.stores.has_offline else placement.choose()
+
+    def _open(
+        self,
+        topic: TopicImage,
+        index: int,
+        store: Store,
+        remembered: Mapping[Store, Mapping[str, Mapping[TopicPartition, int]]],
+        *,
+        is_settled: bool,
+    ) -> None:
+        name, offsets = TopicPartition(topic.name, index), remembered.get(store, {})
+        sizes = offsets.get(LOG_SIZES) if store.was_clean else None
+        if self._departures.is_taken(store.data.partition_path(name)):
+            log: Log | None = self._new_log(store, name)
+            self._add(topic, index, topic.partitions[index], store, log, is_settled=False)
+            return
+        log = self._with(
+            store,
+            lambda: self._open_log(
+                store,
+                name,
+                clean=store.was_clean,
+                recovery_point=offsets[RECOVERY_POINTS].get(name, 0),
+                start_offset=offsets[START_OFFSETS].get(name, 0),
+                known_bytes=sizes.get(name, 0) if sizes else None,
+            ),
+        )
+        self._add(topic, index, topic.partitions[index], store, log, is_settled=is_settled)
+
+    def _with(self, store: Store, work: Callable[..., T], *arguments: object) -> T | None:
+        """Blocking work in a directory at start; None when that is, or turns out, offline."""
+        if not store.is_online:
+            return None
+        try:
+            return work(*arguments)
+        except OSError as error:
+            if not is_broken(error):
+                raise
+            self.take_offline(store, error)
+            return None
+
+    def take_offline(self, store: Store, error: OSError) -> None:
+        """The directory's disk has failed: its partitions serve nobody until the next start."""
+        if not store.is_online:
+            return
+        logger.error("%s has failed, its partitions are offline: %s", store.path, error)
+        store.failure = error
+        for partition in self:
+            if partition.data is store.data:
+                partition.go_offline(error)
 
     def follow(self, changes: Sequence[Change]) -> None:
         """Does what committed metadata asks for."""
@@ -159,58 +233,101 @@ class Partitions:
             elif isinstance(change, TopicDeleted):
                 self._delete(change.name)
             elif isinstance(change, LeaderChanged):
-                self.get(change.topic.name, change.partition_index).lead(
-                    change.partition.leader_epoch
-                )
+                if change.partition.leader == self._config.node_id:
+                    self.get(change.topic.name, change.partition_index).lead(
+                        change.partition.leader_epoch
+                    )
             elif isinstance(change, TopicConfigChanged):
                 self._configure(change.topic.name)
 
     def _create(self, topic: TopicImage, indexes: Iterable[int]) -> None:
         """No file is touched: those come with the first batch."""
+        placement = self.stores.placement(self)
         for index in indexes:
-            try:
-                log = self._open_log(topic.name, index, clean=True)
-            except OSError as error:
-                logger.error("%s-%d cannot be opened: %s", topic.name, index, error)
-                continue
-            self._add(topic, index, topic.partitions[index], log, is_settled=False)
+            image, name = topic.partitions[index], TopicPartition(topic.name, index)
+            directory_id = directory_of(image, self._config.node_id)
+            store = self.stores.with_id(directory_id) if directory_id is not None else None
+            if store is None:
+                store = placement.choose()
+            log = self._new_log(store, name) if store.is_online else None
+            self._add(topic, index, image, store, log, is_settled=False)
+        self._tell_places(self._topics.get(topic.name, _NO_PARTITIONS).values())
+
+    def _tell_places(self, partitions: Iterable[Partition]) -> None:
+        """The metadata is to know where each partition lies, if it does not yet (KIP-858)."""
+        topics, node_id = self._metadata.image.topics_by_id, self._config.node_id
+        news: list[Assignment] = []
+        for partition in partitions:
+            store = self.stores.of(partition)
+            image = topics[partition.topic_id].partitions[partition.index]
+            if store.directory_id and directory_of(image, node_id) != store.directory_id:
+                news.append((partition.topic_id, partition.index, store.directory_id))
+        if news:
+            self._on_placed(news)
+
+    def _new_log(self, store: Store, name: TopicPartition) -> Log:
+        """For a partition that has no files. In its directory may still be those of another."""
+        return Log.new(
+            self._handles,
+            store.data.partition_path(name),
+            log_config(self._metadata.topic_config(name.topic), self._config),
+            self._clock.now().wall_ms,
+        )
 
     def _open_log(
         self,
-        topic: str,
-        index: int,
+        store: Store,
+        name: TopicPartition,
         *,
         clean: bool,
         recovery_point: int = 0,
         start_offset: int = 0,
+        known_bytes: int | None = None,
     ) -> Log:
         return Log.open(
             self._disk,
-            self._data.partition_path(TopicPartition(topic, index)),
-            log_config(self._metadata.topic_config(topic), self._config),
+            store.data.partition_path(name),
+            log_config(self._metadata.topic_config(name.topic), self._config),
             now_ms=self._clock.now().wall_ms,
             clean=clean,
             recovery_point=recovery_point,
             start_offset=start_offset,
+            known_bytes=known_bytes,
             handles=self._handles,
             is_synced_together=not clean,
         )
 
     def _add(
-        self, topic: TopicImage, index: int, image: PartitionImage, log: Log, *, is_settled: bool
+        self,
+        topic: TopicImage,
+        index: int,
+        image: PartitionImage,
+        store: Store,
+        log: Log | None,
+        *,
+        is_settled: bool,
     ) -> None:
-        name = TopicPartition(topic.name, index)
+        """Without a log the partition is there in name only, and says that it is offline."""
+        name, config = TopicPartition(topic.name, index), self._metadata.topic_config(topic.name)
+        if log is None:
+            path = store.data.partition_path(name)
+            log = lost_log(self._handles, path, log_config(config, self._config))
         partition = Partition(
             name,
             topic.id,
             log,
             image.leader_epoch,
-            self._metadata.topic_config(topic.name),
-            self._flusher_of(topic.name),
+            config,
+            store.internal_flusher if topic.name in INTERNAL_TOPICS else store.flusher,
             self._metrics.topic(topic.name),
-            Home(self._data, name, topic.id, is_settled=is_settled),
+            Home(store.data, name, topic.id, is_settled=is_settled),
         )
         partition.lead(image.leader_epoch)
+        if self._departures.is_taken(log.directory):
+            partition.await_directory()
+            self._departures.when_free(log.directory, partition.move_in)
+        if store.failure is not None:
+            partition.go_offline(store.failure)
         self._topics.setdefault(topic.name, {})[index] = partition
         self._note_codec(topic.name, partition)
 
@@ -230,71 +347,72 @@ class Partitions:
     # ------------------------------------------------------------------------------- deleting
 
     def _delete(self, topic: str) -> None:
-        """The name is free at once; the files go in a thread."""
+        """A topic may have its name at once; the files go in a thread."""
         partitions = self._topics.pop(topic, {})
         self._as_they_come.discard(topic)
         self._metrics.forget_topic(topic)
         error = UnknownTopicOrPartition(f"topic {topic} was deleted")
-        doomed = []
+        leaving = []
         for partition in partitions.values():
             partition.retire(error)
-            self._flusher_of(topic).leave(partition)
-            doomed += self._doom(partition.name)
-        self._remove_later(doomed)
+            partition.flusher.leave(partition)
+            if partition.is_being_written:
+                # A thread may be making its files: nobody may have the name before it is back.
+                self._departures.expect(partition.data, partition.name)
+                partition.when_written(partial(self._depart, partition))
+            elif partition.has_directory and not partition.is_offline:
+                leaving.append((partition.data, partition.name, partition.log))
+        self._departures.begin(leaving)
 
-    def _flusher_of(self, topic: str) -> Flusher:
-        return self._internal_flusher if topic in INTERNAL_TOPICS else self._flusher
+    def _depart(self, partition: Partition) -> None:
+        self._departures.begin([(partition.data, partition.name, partition.log)])
 
-    def _doom(self, name: TopicPartition) -> list[str]:
-        try:
-            return [self._data.doom_partition(name, self._random.bytes(16))]
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            logger.error("%s cannot be removed: %s", name, error)
-            return []
-
-    def _remove_strangers(self) -> set[TopicPartition]:
+    def _remove_strangers(self) -> tuple[dict[TopicPartition, Store], set[TopicPartition]]:
         """Removes directories whose topic is gone, or is another one of the same name.
 
-        Returns those that stay.
+        Returns where those lie that stay, and which of them are complete. A partition that is in
+        two places cannot be opened, and only a person can say which is the true one; Kafka refuses
+        to start as well.
         """
+        found: dict[TopicPartition, Store] = {}
+        settled: set[TopicPartition] = set()
+        for store in self.stores.online():
+            for name in self._with(store, self._remove_strangers_in, store.data, settled) or ():
+                other = found.setdefault(name, store)
+                if other is not store:
+                    raise CannotStart(
+                        f"{name} is in {other.path} and in {store.path}: move the directory of "
+                        "the older one away, and start again."
+                    )
+        return found, settled
+
+    def _remove_strangers_in(
+        self, data: DataDirectory, settled: set[TopicPartition]
+    ) -> list[TopicPartition]:
         topics = self._metadata.image.topics_by_name
-        doomed = self._data.doomed()
-        settled = set()
-        for name in self._data.partitions():
+        self._departures.remove(data, data.doomed())
+        strangers: list[tuple[DataDirectory, TopicPartition, Log | None]] = []
+        found = []
+        for name in data.partitions():
             topic = topics.get(name.topic)
             is_known = topic is not None and name.partition in topic.partitions
-            if is_known and topic is not None and self._data.read_topic_id(name) == topic.id:
-                settled.add(name)
+            id_found = data.read_topic_id(name)
+            if is_known and topic is not None and id_found in (None, topic.id):
+                found.append(name)
+                # Without a readable id it is still the topic's: the file is written again.
+                if id_found is not None:
+                    settled.add(name)
             elif name != self._metadata_partition.name:
-                doomed += self._doom(name)
-        self._remove_later(doomed)
-        return settled
-
-    def _remove_later(self, directories: list[str]) -> None:
-        if directories:
-            task = self._loop.run_in_executor(None, self._remove, directories)
-            self._cleanup.add(task)
-            task.add_done_callback(self._removed)
-
-    def _remove(self, directories: list[str]) -> None:
-        self._disk.sync_directory(self._data.path)
-        for directory in directories:
-            self._disk.remove_tree(directory)
-
-    def _removed(self, task: asyncio.Future[None]) -> None:
-        self._cleanup.discard(task)
-        error = task.exception()
-        if error is not None:
-            logger.warning("a deleted partition's files remain: %s", error)
+                strangers.append((data, name, None))
+        self._departures.begin(strangers)
+        return found
 
     # ---------------------------------------------------------------------------- checkpoints
 
     def start_probing(self) -> None:
         """Asks the disk, for partitions whose writes it refuses, whether that is over."""
         for partition in self.failing():
-            partition.probe()
+            partition.flusher.probe(partition)
         self._probe_timer = self._loop.call_later(PROBE_PAUSE_S, self.start_probing)
 
     def start_checkpoints(self) -> None:
@@ -306,71 +424,140 @@ class Partitions:
         for partition in self:
             partition.log.expire_producers(now_ms)
             if not partition.is_synced_eagerly:
-                self._flusher.want_sync(partition)
-        task = self._loop.create_task(self._save_all())
-        self._cleanup.add(task)
-        task.add_done_callback(self._checkpointed)
-
-    def _checkpointed(self, task: asyncio.Future[None]) -> None:
-        self._cleanup.discard(task)
-        if not task.cancelled() and task.exception() is not None:
-            logger.warning("checkpoints could not be written: %s", task.exception())
+                partition.flusher.want_sync(partition)
+        for store in self.stores.online():
+            # Each for itself: one that is stuck must not keep the others from their checkpoints.
+            if store not in self._saving:
+                task = self._loop.create_task(self._save_all(store))
+                self._saving[store] = task
+                task.add_done_callback(partial(self._checkpointed, store))
         self.start_checkpoints()
 
-    async def _save_all(self) -> None:
+    def _checkpointed(self, store: Store, task: asyncio.Task[None]) -> None:
+        del self._saving[store]
+        error = None if task.cancelled() else task.exception()
+        if isinstance(error, OSError) and is_broken(error):
+            store.flusher.on_broken(error)
+        elif error is not None:
+            logger.warning("checkpoints could not be written: %s", error)
+
+    async def _save_all(self, store: Store) -> None:
+        await self._save_progress(store)
         for kind in _CHECKPOINTED:
-            await self._save(kind)
-        for partition in (*self, self._metadata_partition):
-            if partition.log.fenced:
+            await self._save(store, kind)
+        await store.run(store.measure, self._disk)
+        for partition in self._in(store):
+            log = partition.log
+            is_curable = log.fenced and log.corruption is None and not partition.is_being_written
+            if is_curable and store.is_online:
                 await self._heal(partition)
+
+    async def _save_progress(self, store: Store) -> None:
+        """Small files for logs that were written to, a few at a time."""
+        saved = 0
+        for partition in self._in(store):
+            try:
+                is_free = not (partition.is_retired or partition.is_being_written)
+                if is_free and partition.log.save_progress():
+                    partition.flusher.want_sync(partition)
+                    saved += 1
+            except OSError as error:
+                logger.debug("%s: %s", partition.name, error)
+            if saved and saved % PROGRESS_AT_ONCE == 0:
+                await asyncio.sleep(PROGRESS_PAUSE_S)
+
+    def _in(self, store: Store) -> list[Partition]:
+        """The partitions that lie there, the metadata's among them."""
+        everybody = (*self, self._metadata_partition)
+        return [partition for partition in everybody if partition.data is store.data]
 
     async def _heal(self, partition: Partition) -> None:
         """After a failed sync: reads the log again from what the disk really has."""
         try:
-            log = await asyncio.to_thread(partition.log.reopen, self._clock.now().wall_ms)
+            now_ms = self._clock.now().wall_ms
+            log = await self.stores.of(partition).run(partition.log.reopen, now_ms)
         except (OSError, OttlaError) as error:
             logger.warning("%s: still fenced: %s", partition.name, error)
         else:
             partition.heal(log)
 
-    async def _save(self, kind: str) -> None:
-        path, offsets = self._checkpoint_path(kind), self._offsets(kind)
-        await asyncio.to_thread(write_offsets, self._disk, path, offsets)
+    async def _save(self, store: Store, kind: str) -> None:
+        async with store.saving:
+            await store.run(self._write_checkpoint, store, kind, self._in(store))
 
-    def _checkpoint_path(self, kind: str) -> str:
-        return f"{self._data.path}/{kind}"
+    def _write_checkpoint(self, store: Store, kind: str, partitions: Sequence[Partition]) -> None:
+        """Blocking. With the ids by which topics are told from their namesakes.
 
-    async def save_start_offsets(self) -> None:
-        """Returns when the log start offsets are on disk."""
-        await self._save(START_OFFSETS)
-
-    def _offsets(self, kind: str) -> dict[TopicPartition, int]:
+        The offsets are read here, since for many partitions that is too much for one loop turn.
+        """
         read = _CHECKPOINTED[kind]
-        offsets = {partition.name: read(partition) for partition in self}
-        offsets[self._metadata_partition.name] = read(self._metadata_partition)
-        return {name: offset for name, offset in offsets.items() if offset > 0}
+        offsets = {partition.name: read(partition) for partition in partitions}
+        topic_ids = {partition.name.topic: partition.topic_id for partition in partitions}
+        topic_ids.pop(METADATA_TOPIC, None)
+        moved = {name: offset for name, offset in offsets.items() if offset > 0}
+        write_offsets(self._disk, f"{store.path}/{kind}", moved, topic_ids)
+
+    def _read_checkpoints(self, store: Store) -> dict[str, dict[TopicPartition, int]]:
+        """Blocking."""
+        topics = self._metadata.image.topics_by_name.values()
+        topic_ids = {topic.name: topic.id for topic in topics}
+        nothing: dict[TopicPartition, int] = {}
+        return {
+            kind: self._with(store, read_offsets, self._disk, f"{store.path}/{kind}", topic_ids)
+            or nothing
+            for kind in (RECOVERY_POINTS, START_OFFSETS, LOG_SIZES)
+        }
+
+    async def save_recovery_points(self, store: Store) -> None:
+        """Returns when a start after a crash knows what is synced there now."""
+        await self._save(store, RECOVERY_POINTS)
+
+    async def save_start_offsets(self, moved: Iterable[Partition] | None = None) -> None:
+        """Returns when the log start offsets of these partitions are on disk, or of all."""
+        touched = self if moved is None else moved
+        stores = dict.fromkeys(self.stores.of(partition) for partition in touched)
+        if moved is None:
+            stores[self.stores.metadata] = None
+        for store in stores:
+            if store.is_online:
+                await self._save(store, START_OFFSETS)
+
+    async def save_recovery_point(self, partition: Partition) -> None:
+        """Returns when it is on disk, with those of its neighbours."""
+        await self._save(self.stores.of(partition), RECOVERY_POINTS)
 
     # -------------------------------------------------------------------------------- closing
 
-    async def close(self) -> bool:
-        """Closes every log, synced. True when all of them did, so that no recovery is needed."""
+    async def close(self) -> list[Store]:
+        """Closes every log, synced. Returns the directories that need no recovery."""
         for timer in (self._checkpoint_timer, self._probe_timer):
             if timer is not None:
                 timer.cancel()
         for partition in self:
             partition.retire(NotLeader("the broker stops"))
-        if self._cleanup:
-            await asyncio.wait(self._cleanup)
-        return await asyncio.to_thread(self._close_all)
+        leaving = self._loop.create_task(self._departures.close())
+        await asyncio.wait((leaving, *self._saving.values()), timeout=STOP_S_MAX)
+        stores = self.stores.online()
+        closing = [asyncio.ensure_future(store.run(self._close_all, store)) for store in stores]
+        if closing:
+            await asyncio.wait(closing, timeout=STOP_S_MAX)
+        return [
+            store
+            for store, closed in zip(stores, closing, strict=True)
+            if closed.done()
+            and not closed.cancelled()
+            and not closed.exception()
+            and closed.result()
+        ]
 
-    def _close_all(self) -> bool:
-        partitions = list(self)
+    def _close_all(self, store: Store) -> bool:
+        partitions = [partition for partition in self if partition.data is store.data]
         is_clean = True
         for start in range(0, len(partitions), CLOSED_AT_ONCE):
             is_clean &= self._close_some(partitions[start : start + CLOSED_AT_ONCE])
         try:
             for kind in _CHECKPOINTED:
-                write_offsets(self._disk, self._checkpoint_path(kind), self._offsets(kind))
+                self._write_checkpoint(store, kind, self._in(store))
         except OSError as error:
             logger.error("checkpoints could not be written: %s", error)
             is_clean = False

@@ -10,7 +10,7 @@ import importlib
 import logging
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 from ottla.broker.metrics import ApiMetrics
 from ottla.broker.services import RequestContext, Services
@@ -19,6 +19,9 @@ from ottla.errors import OttlaError
 from ottla.wire.codec import MalformedMessage, decode_prefix
 from ottla.wire.framing import RequestHead, read_head
 from ottla.wire.schema import Message
+
+if TYPE_CHECKING:
+    from ottla.broker.one_batch import OneBatchProduces
 
 logger = logging.getLogger(__name__)
 
@@ -138,6 +141,7 @@ class Router:
     def __init__(self, services: Services) -> None:
         self._services = services
         self._routes: dict[int, Route] = {}
+        self.one_batch_produces: OneBatchProduces | None = None
 
     def find(self, frame: memoryview) -> tuple[RequestHead, Route]:
         """Who is to answer this frame."""
@@ -214,7 +218,17 @@ class Router:
             self._services.metrics.api(api_key, api.name),
         )
         self._routes[api_key] = route
+        if api_key == ApiKey.PRODUCE:
+            self._load_one_batch(route)
         return route
+
+    def _load_one_batch(self, route: Route) -> None:
+        from ottla.broker.one_batch import OneBatchProduces
+
+        def refuse_unforeseen(error: Exception) -> None:
+            self.refusal(route, route.request(), error)
+
+        self.one_batch_produces = OneBatchProduces(self._services, route.metrics, refuse_unforeseen)
 
     def preload(self, api_key: int) -> None:
         """Imports an API's handler before anybody asks."""

@@ -2,7 +2,8 @@
 
 One runtime serves one partition and one state machine. Records are folded at append, so the next
 decision sees them; replies, also those of plain reads, wait until everything that was appended
-before them is committed. A failed append rebuilds the machine from the log.
+before them is committed. A failed append rebuilds the machine from the log, and from a snapshot
+where the log no longer tells everything.
 """
 
 from __future__ import annotations
@@ -10,15 +11,21 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ottla.broker.partition import Partition
 from ottla.coordinators.machine import Decision, StateMachine, Ticket
-from ottla.errors import CoordinatorLoading, CoordinatorNotAvailable, OttlaError
+from ottla.errors import (
+    CoordinatorLoading,
+    CoordinatorNotAvailable,
+    OttlaError,
+    StorageFailed,
+)
 from ottla.ports import Clock
 from ottla.types import Now
 from ottla.wire.records import Record, decode_records, encode_batch, headers_in, read_header
+from ottla.wire.schema import Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +36,16 @@ LOAD_CHUNK_BYTES: Final = 4 * 1024 * 1024
 LOAD_PAUSE_S: Final = 1.0
 
 
+class Snapshot(Protocol):
+    """Stands for all records before its end offset, in batches of fewer."""
+
+    @property
+    def end_offset(self) -> int: ...
+
+    @property
+    def batches(self) -> Sequence[Buffer]: ...
+
+
 class Runtime(Generic[S]):
     def __init__(
         self,
@@ -37,6 +54,7 @@ class Runtime(Generic[S]):
         partition: Partition,
         machine: S,
         on_committed: Callable[[list[Any]], None] | None = None,
+        newest_snapshot: Callable[[], Snapshot | None] | None = None,
     ) -> None:
         self.machine = machine
         self.partition = partition
@@ -44,7 +62,10 @@ class Runtime(Generic[S]):
         self._clock = clock
         self._on_committed = on_committed
         self._held: deque[tuple[int, list[tuple[Ticket, Any]], list[Any]]] = deque()
+        self._newest_snapshot = newest_snapshot
         self._published_offset = 0
+        # What the last replay read behind its snapshot.
+        self.replayed_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
         self._loading: asyncio.Task[None] | None = None
@@ -122,6 +143,17 @@ class Runtime(Generic[S]):
         if records and self._on_committed is not None:
             self._on_committed(records)
 
+    @property
+    def published_offset(self) -> int:
+        """All committed records before this one were told, and none behind it."""
+        return self._published_offset
+
+    async def all_committed(self) -> None:
+        """Returns when everything that is appended now is committed."""
+        waiter = _Commit(self._loop.create_future())
+        self.partition.wait_committed(self.partition.log.end_offset, waiter, None)
+        await waiter.future
+
     # ------------------------------------------------- told by the partition, as a CommitWaiter
 
     def committed(self, item: Any) -> None:
@@ -174,29 +206,59 @@ class Runtime(Generic[S]):
                 return
 
     async def load(self) -> None:
-        await self._all_committed()
-        offset = self.partition.log.start_offset
+        # After a failed write, what was written before it may still be on its way to the disk.
+        await self.all_committed()
+        offset = await self._load_snapshot()
+        self.replayed_bytes = 0
         while offset < self.partition.high_watermark.offset:
             end_offset, records = await asyncio.to_thread(self._read_chunk, offset)
-            for record, _, wall_ms in records:
-                self.machine.apply(record, wall_ms)
+            if end_offset == offset:
+                break  # Compaction, or Kafka's, may have left a hole up to the end.
+            self._apply(records)
             news = [record for record, at, _ in records if at >= self._published_offset]
             self._publish(max(end_offset, self._published_offset), news)
             offset = end_offset
+        if self.partition.is_cold:
+            await self.partition.warm_up()
         self.machine.loaded(self._clock.now())
         self._is_loaded = True
         self._arm_timer()
 
-    async def _all_committed(self) -> None:
-        """After a failed write, what was written before it may still be on its way to the disk."""
-        waiter = _Commit(self._loop.create_future())
-        self.partition.wait_committed(self.partition.log.end_offset, waiter, None)
-        await waiter.future
+    async def _load_snapshot(self) -> int:
+        """Takes in what the log no longer tells; returns the offset from which on it does."""
+        start_offset = self.partition.log.start_offset
+        if self._newest_snapshot is None:
+            return start_offset
+        snapshot = await asyncio.to_thread(self._newest_snapshot)
+        covered_offset = 0 if snapshot is None else snapshot.end_offset
+        if covered_offset < start_offset:
+            raise StorageFailed(
+                f"{self.partition.name} begins at offset {start_offset}, "
+                "and no snapshot tells what was before"
+            )
+        if snapshot is None:
+            return start_offset
+        is_news = self._published_offset < covered_offset
+        for batch in snapshot.batches:
+            _, records = await asyncio.to_thread(self._decode, batch, 0)
+            self._apply(records)
+            if is_news:
+                self._publish(self._published_offset, [record for record, _, _ in records])
+        self._published_offset = max(self._published_offset, covered_offset)
+        return covered_offset
+
+    def _apply(self, records: list[tuple[Any, int, int]]) -> None:
+        for record, _, wall_ms in records:
+            self.machine.apply(record, wall_ms)
 
     def _read_chunk(self, offset: int) -> tuple[int, list[tuple[Any, int, int]]]:
         """In a thread: the offset behind the next records, and each with its offset and time."""
         data = self.partition.read(offset, LOAD_CHUNK_BYTES, cached_only=False)
         assert data is not None
+        self.replayed_bytes += len(data)
+        return self._decode(data, offset)
+
+    def _decode(self, data: Buffer, offset: int) -> tuple[int, list[tuple[Any, int, int]]]:
         found: list[tuple[Any, int, int]] = []
         next_offset = offset
         for position, header in headers_in(data):

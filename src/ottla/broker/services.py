@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from ottla.broker.metadata import MetadataCache
     from ottla.broker.metrics import Metrics
     from ottla.broker.partitions import Partitions
+    from ottla.broker.retention import Shortener
     from ottla.broker.runtime import Runtime
-    from ottla.broker.waiting import Deadlines
+    from ottla.broker.waiting import Deadlines, Parking
     from ottla.cluster.controller import Controller
     from ottla.config import BrokerConfig
     from ottla.ports import Clock, Disk, Random
@@ -45,6 +46,8 @@ class Services:
     controller: Runtime[Controller]
     groups: GroupService
     partitions: Partitions
+    shortener: Shortener
     fetch_sessions: FetchSessions
     deadlines: Deadlines
+    parking: Parking
     metrics: Metrics

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from ottla.errors import RequestTimedOut, code_of
 from ottla.wire.messages.produce import PartitionProduceResponse, ProduceResponse
+from ottla.wire.schema import Buffer
 
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition
 
+logger = logging.getLogger(__name__)
+
 T = TypeVar("T")
 
-DEADLINE_STEP_S: Final = 0.1
+DEADLINE_STEP_S: Final = 0.005
+# The loop's timers count whole milliseconds, and its clock stands still during a turn.
+TIMER_EARLY_S_MAX: Final = 0.001
 
 
 class Deferred(Generic[T]):
@@ -74,37 +80,54 @@ class Expirable(Protocol):
 class Deadlines:
     """Coarse deadlines for very many things of which nearly none expires.
 
-    Adding and forgetting are one set operation each; the loop holds one timer for all.
+    Adding and forgetting are one set operation each. The loop holds one timer for all, set to the
+    first of them; nothing expires later than a step, nor earlier than timers are exact.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._buckets: dict[int, set[Expirable]] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._first = 0
+
+    def __len__(self) -> int:
+        """In how many steps something expires."""
+        return len(self._buckets)
 
     def add(self, item: Expirable, delay_s: float) -> int:
         """Returns the bucket, which `forget` wants back."""
         bucket = int((self._loop.time() + delay_s) / DEADLINE_STEP_S) + 1
         items = self._buckets.get(bucket)
-        if items is None:
-            items = self._buckets[bucket] = set()
-        items.add(item)
-        if self._timer is None:
-            self._timer = self._loop.call_later(DEADLINE_STEP_S, self._sweep)
+        if items is not None:
+            items.add(item)
+            return bucket
+        self._buckets[bucket] = {item}
+        if self._timer is None or bucket < self._first:
+            self._set_timer(bucket)
         return bucket
 
     def forget(self, item: Expirable, bucket: int) -> None:
         items = self._buckets.get(bucket)
         if items is not None:
             items.discard(item)
+            if not items:
+                del self._buckets[bucket]
+
+    def _set_timer(self, bucket: int) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._first = bucket
+        self._timer = self._loop.call_at(bucket * DEADLINE_STEP_S, self._sweep)
 
     def _sweep(self) -> None:
-        now = int(self._loop.time() / DEADLINE_STEP_S)
-        due = [bucket for bucket in self._buckets if bucket <= now]
-        for bucket in due:
-            for item in self._buckets.pop(bucket):
+        """The timer stays where it was when its bucket is forgotten, so there may be none due."""
+        self._timer = None
+        now = self._loop.time() + TIMER_EARLY_S_MAX
+        for bucket in sorted(bucket for bucket in self._buckets if bucket * DEADLINE_STEP_S <= now):
+            for item in self._buckets.pop(bucket, ()):
                 item.expire()
-        self._timer = self._loop.call_later(DEADLINE_STEP_S, self._sweep) if self._buckets else None
+        if self._buckets and self._timer is None:
+            self._set_timer(min(self._buckets))
 
     def close(self) -> None:
         if self._timer is not None:
@@ -163,41 +186,75 @@ def refuse(item: PartitionProduceResponse, error: Exception) -> None:
     item.log_append_time_ms = -1
 
 
+# What fetches of one turn have read, by partition, offset, bytes at most and high watermark.
+SharedReads: TypeAlias = "dict[tuple[Partition, int, int, int], Buffer]"
+
+
+class Parking:
+    """Where fetches wait, and are woken together: once per loop turn, with all that it brought.
+
+    Groups that read in step ask for the same bytes in the same turn. They get one buffer, which
+    nobody writes into and which is forgotten with the turn.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, deadlines: Deadlines) -> None:
+        self.deadlines = deadlines
+        self._loop = loop
+        self._woken: list[Callable[[SharedReads], None]] = []
+
+    def wake(self, complete: Callable[[SharedReads], None]) -> None:
+        if not self._woken:
+            self._loop.call_soon(self._complete_all)
+        self._woken.append(complete)
+
+    def _complete_all(self) -> None:
+        woken, self._woken = self._woken, []
+        reads: SharedReads = {}
+        for complete in woken:
+            try:
+                complete(reads)
+            except Exception:
+                logger.exception("a fetch that had waited failed")
+
+
 class ParkedFetch:
     """A fetch that waits until enough bytes are committed, or its time is over."""
 
-    __slots__ = ("_complete", "_is_woken", "_loop", "_missing_bytes", "_partitions", "_timer")
+    __slots__ = ("_bucket", "_complete", "_is_woken", "_missing_bytes", "_parking", "_partitions")
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        parking: Parking,
         partitions: list[Partition],
         missing_bytes: int,
         wait_s: float,
-        complete: Callable[[], None],
+        complete: Callable[[SharedReads], None],
     ) -> None:
-        self._loop = loop
+        self._parking = parking
         self._partitions = partitions
         self._missing_bytes = missing_bytes
         self._complete = complete
         self._is_woken = False
         for partition in partitions:
             partition.fetch_waiters.add(self)
-        self._timer = loop.call_later(wait_s, self.wake)
+        self._bucket = parking.deadlines.add(self, wait_s)
 
     def arrived(self, byte_count: int) -> None:
         self._missing_bytes -= byte_count
         if self._missing_bytes <= 0:
             self.wake()
 
+    def expire(self) -> None:
+        self.wake()
+
     def wake(self) -> None:
         """Answers at the end of this loop turn, so that one turn's commits are read together."""
         if not self._is_woken:
             self._is_woken = True
             self.leave()
-            self._loop.call_soon(self._complete)
+            self._parking.wake(self._complete)
 
     def leave(self) -> None:
-        self._timer.cancel()
+        self._parking.deadlines.forget(self, self._bucket)
         for partition in self._partitions:
             partition.fetch_waiters.discard(self)

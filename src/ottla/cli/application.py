@@ -22,6 +22,7 @@ NOUNS: Final = (
     "configs",
     "records",
     "node",
+    "log",
     "config",
     "plan",
     "version",

@@ -64,7 +64,10 @@ def parse(arguments: Sequence[str]) -> Invocation | None:
         if given is None:
             return None
         if option in SETTING_BY_OPTION:
-            flags[SETTING_BY_OPTION[option]] = given
+            setting = SETTING_BY_OPTION[option]
+            if option == "--data-dir" and setting in flags:
+                given = f"{flags[setting]},{given}"
+            flags[setting] = given
         elif option == "--set":
             sets.append(given)
         elif option == "--ready-fd" and given.isdecimal():

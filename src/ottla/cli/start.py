@@ -17,9 +17,13 @@ ConfigFile = Annotated[
         show_default=False,
     ),
 ]
-DataDir = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="Where the data is; log.dirs.", show_default=False),
+DataDirs = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="DIR",
+        help="Where the data is; log.dirs. May be repeated, once for each disk.",
+        show_default=False,
+    ),
 ]
 Listen = Annotated[
     str | None,
@@ -72,7 +76,7 @@ Sets = Annotated[
 
 def start(
     config_file: ConfigFile = None,
-    data_dir: DataDir = None,
+    data_dir: DataDirs = None,
     listen: Listen = None,
     advertise: Advertise = None,
     http: HttpListen = None,
@@ -89,7 +93,7 @@ def start(
     environment (OTTLA_NUM_PARTITIONS is num.partitions), that over the file.
     """
     given = {
-        "--data-dir": data_dir,
+        "--data-dir": ",".join(data_dir) if data_dir else None,
         "--listen": listen,
         "--advertise": advertise,
         "--http": http,
@@ -113,6 +117,7 @@ def register(root: typer.Typer) -> None:
         epilog=examples(
             "ottla start",
             "ottla start --data-dir /var/lib/ottla --listen 127.0.0.1:9092",
+            "ottla start --data-dir /disk-1/ottla --data-dir /disk-2/ottla",
             "ottla start node.toml --set num.partitions=3",
             "ottla start --listen 0.0.0.0:9092 --advertise broker-1.example.org:9092",
         ),

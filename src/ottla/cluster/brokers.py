@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
+from ottla.cluster.directories import leader_after_start
 from ottla.cluster.image import MetadataImage
 from ottla.wire.messages.metadata_records import (
     BrokerEndpoint,
@@ -26,7 +27,7 @@ class Registration(NamedTuple):
     incarnation_id: bytes
     endpoints: Sequence[BrokerEndpoint]
     rack: str | None
-    directory_id: bytes
+    directory_ids: Sequence[bytes]
 
 
 def register(image: MetadataImage, registration: Registration) -> RegisterBrokerRecord:
@@ -39,28 +40,34 @@ def register(image: MetadataImage, registration: Registration) -> RegisterBroker
         end_points=list(registration.endpoints),
         rack=registration.rack,
         fenced=False,
-        log_dirs=[registration.directory_id],
+        log_dirs=list(registration.directory_ids),
     )
 
 
 def raise_leader_epochs(
     image: MetadataImage, node_id: int, after: Cursor
 ) -> tuple[list[PartitionChangeRecord], Cursor | None]:
-    """One batch of new epochs for partitions this node leads, and where to go on, if anywhere."""
+    """One batch of new epochs for partitions this node leads, and where to go on, if anywhere.
+
+    Those whose directory it has no more lose their leader; those whose directory is back get one.
+    """
     records: list[PartitionChangeRecord] = []
-    for topic_id, index in _led_by(image, node_id, after):
+    for topic_id, index, leader in _leaders(image, node_id, after):
         if len(records) == EPOCHS_PER_BATCH_MAX:
             last = records[-1]
             return records, (last.topic_id, last.partition_id)
-        records.append(PartitionChangeRecord(partition_id=index, topic_id=topic_id, leader=node_id))
+        records.append(PartitionChangeRecord(partition_id=index, topic_id=topic_id, leader=leader))
     return records, None
 
 
-def _led_by(image: MetadataImage, node_id: int, after: Cursor) -> Iterator[Cursor]:
+def _leaders(image: MetadataImage, node_id: int, after: Cursor) -> Iterator[tuple[bytes, int, int]]:
+    broker = image.brokers[node_id]
     for topic_id in sorted(image.topics_by_id):
         if topic_id < after[0]:
             continue
         partitions = image.topics_by_id[topic_id].partitions
         for index in sorted(partitions):
-            if (topic_id, index) > after and partitions[index].leader == node_id:
-                yield topic_id, index
+            if (topic_id, index) > after:
+                leader = leader_after_start(broker, partitions[index])
+                if leader is not None:
+                    yield topic_id, index, leader

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ottla.cluster import alterations, brokers, topics
+from ottla.cluster import alterations, brokers, directories, topics
 from ottla.cluster.configs import BrokerLayers, describe_topic
 from ottla.cluster.framing import decode_record, encode_record
 from ottla.cluster.image import MetadataImage
@@ -248,6 +248,24 @@ class Controller:
         """Answers with the cursor to go on from, or None when all is done."""
         records, cursor = brokers.raise_leader_epochs(self.image, node_id, after)
         return _decision([*records], ticket, cursor)
+
+    def assign_directories(
+        self,
+        node_id: int,
+        assignments: Sequence[directories.Assignment],
+        now: Now,
+        ticket: Ticket,
+    ) -> Decision[Message]:
+        """A broker tells where its replicas lie; answers with how many that was new of."""
+        records = directories.assign(self.image, node_id, assignments)
+        return _decision([*records], ticket, len(records))
+
+    def take_directory_offline(
+        self, node_id: int, directory_id: bytes, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        """A broker tells that a directory has failed; answers with how many records that made."""
+        records = directories.take_offline(self.image, node_id, directory_id)
+        return _decision(records, ticket, len(records))
 
     def new_producer_id(self, now: Now, ticket: Ticket) -> Decision[Message]:
         """Answers with an id that no producer had or will have."""

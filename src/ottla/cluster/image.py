@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from ottla.cluster.names import collision_key
 from ottla.types import INTERNAL_TOPICS
@@ -25,6 +25,8 @@ from ottla.wire.messages.metadata_records import (
     TopicRecord,
 )
 from ottla.wire.schema import Message
+
+T = TypeVar("T")
 
 # PartitionChangeRecord: this value of `leader` leaves leader and leader epoch alone.
 NO_LEADER_CHANGE: Final = -2
@@ -47,6 +49,8 @@ class PartitionImage(NamedTuple):
     partition_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+    directories: tuple[bytes, ...] = ()
+    """By replica the id of the data directory it lies in (KIP-858); reserved ids are none."""
 
 
 class TopicImage:
@@ -125,7 +129,7 @@ class MetadataImage:
         self.brokers: dict[int, BrokerImage] = {}
         self.features: dict[str, int] = {}
         self.next_producer_id = 0
-        self._tuples: dict[tuple[int, ...], tuple[int, ...]] = {}
+        self._tuples: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MetadataImage) and all(
@@ -157,8 +161,8 @@ class MetadataImage:
             raise InconsistentMetadata(f"a record names the unknown topic id {topic_id.hex()}")
         return topic
 
-    def _shared(self, numbers: Iterable[int]) -> tuple[int, ...]:
-        made = tuple(numbers)
+    def _shared(self, values: Iterable[T]) -> tuple[T, ...]:
+        made = tuple(values)
         return self._tuples.setdefault(made, made)
 
     def _add_topic(self, record: TopicRecord) -> None:
@@ -191,6 +195,7 @@ class MetadataImage:
             partition_epoch=record.partition_epoch,
             replicas=self._shared(record.replicas),
             isr=self._shared(record.isr),
+            directories=self._shared(record.directories),
         )
 
     def _change_partition(self, record: PartitionChangeRecord) -> None:
@@ -208,6 +213,11 @@ class MetadataImage:
             partition_epoch=before.partition_epoch + 1,
             replicas=before.replicas if record.replicas is None else self._shared(record.replicas),
             isr=before.isr if record.isr is None else self._shared(record.isr),
+            directories=(
+                before.directories
+                if record.directories is None
+                else self._shared(record.directories)
+            ),
         )
 
     def _set_config(self, record: ConfigRecord) -> None:

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from ottla.cluster.directories import UNASSIGNED_DIRECTORY
 from ottla.cluster.image import MetadataImage, ResourceType, TopicImage
 from ottla.cluster.names import check_topic_name, collision_key, new_id
 from ottla.cluster.placement import Candidate, place
@@ -41,7 +42,6 @@ from ottla.wire.schema import Message
 
 # One request becomes one batch of the metadata log.
 RECORDS_PER_REQUEST_MAX: Final = 10_000
-UNASSIGNED_DIRECTORY: Final = bytes(15) + b"\x01"
 
 
 class NewTopic(NamedTuple):

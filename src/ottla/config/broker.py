@@ -49,8 +49,14 @@ class BrokerConfig(Settings):
     )
     log_dirs: Names = setting(
         ("./ottla-data",),
-        "The directory that holds all data; log.dir is taken as well. Exactly one for now.",
-        Check(lambda dirs: len(dirs) == 1 and bool(dirs[0]), "exactly one directory"),
+        "The directories that hold all data, separated by commas; log.dir is taken as well. New "
+        "partitions go to the least full, and one that fails takes only its own offline.",
+        Check(lambda dirs: bool(dirs) and all(dirs), "at least one directory"),
+    )
+    metadata_log_dir: str | None = setting(
+        None,
+        "The directory that holds the metadata log; empty means where it lies, and the first of "
+        "log.dirs in the beginning.",
     )
     listeners: Names = setting(
         ("PLAINTEXT://127.0.0.1:9092",),
@@ -201,13 +207,37 @@ class BrokerConfig(Settings):
     # Storage
     log_retention_check_interval_ms: Long = setting(
         300_000,
-        "Time between two searches for segments that may go. Accepted, but without effect until "
-        "retention exists.",
+        "Time between two searches for segments that may go.",
         at_least(1),
-        has_effect=False,
+    )
+    log_cleaner_enable: bool = setting(
+        True, "Whether topics with cleanup.policy=compact are compacted."
+    )
+    log_cleaner_backoff_ms: Long = setting(
+        15_000, "Time between two searches for logs that are to be compacted.", at_least(0)
+    )
+    log_cleaner_dedupe_buffer_size: Long = setting(
+        128 * _MIB,
+        "Memory of the compaction process for the keys of a log; with more keys than fit into it, "
+        "at 32 bytes each, a log is compacted in several passes.",
+        at_least(1024),
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         60_000, "Time between two writes of recovery points and log start offsets.", at_least(1)
+    )
+    log_scrub_bytes_per_second: Long = setting(
+        8 * _MIB,
+        "How many bytes of log the scrub reads per second, in search of damage; small batches "
+        "count for more than they are. 0 switches it off. Ottla's own setting.",
+        at_least(0),
+        dynamic=True,
+    )
+    log_scrub_interval_ms: Long = setting(
+        7 * 24 * 60 * 60 * 1000,
+        "Time between the beginnings of two passes of the scrub over all logs; a pass that takes "
+        "longer is followed by the next at once. Ottla's own setting.",
+        at_least(1),
+        dynamic=True,
     )
     log_flush_start_offset_checkpoint_interval_ms: int = setting(
         60_000,
@@ -225,6 +255,33 @@ class BrokerConfig(Settings):
         86_400_000,
         "How long the sequence numbers of a silent producer are remembered.",
         at_least(1),
+    )
+
+    # The metadata log
+    metadata_log_max_record_bytes_between_snapshots: Long = setting(
+        20 * _MIB,
+        "Bytes of the metadata log behind the latest snapshot of it, above which a new one is "
+        "taken. One is taken earlier, just after a start or before a stop, when the next start "
+        "would be the faster for it.",
+        at_least(1),
+    )
+    metadata_log_max_snapshot_interval_ms: Long = setting(
+        3_600_000,
+        "How long a change of the metadata waits at most to be in a snapshot; 0 is for ever.",
+        at_least(0),
+    )
+    metadata_max_retention_bytes: Long = setting(
+        100 * _MIB,
+        "Bytes of the metadata log and its snapshots, above which only the latest snapshot and the "
+        "log behind it are kept; -1 is no limit. Ottla never keeps more than the last two "
+        "snapshots and the log behind the older of them.",
+        at_least(-1),
+    )
+    metadata_max_retention_ms: Long = setting(
+        604_800_000,
+        "Age of the older of the last two snapshots of the metadata, above which only the latest "
+        "and the log behind it are kept; -1 is no limit.",
+        at_least(-1),
     )
 
     # Groups and offsets
@@ -298,25 +355,19 @@ class BrokerConfig(Settings):
     log_retention_bytes: Long = default_of(_T["retention.bytes"])
     log_retention_ms: Long | None = setting(
         None,
-        "Default of the topic setting retention.ms; empty means log.retention.minutes."
-        " Accepted, but without effect, as that is.",
+        "Default of the topic setting retention.ms; empty means log.retention.minutes.",
         at_least(-1),
         dynamic=True,
-        has_effect=False,
     )
     log_retention_minutes: int | None = setting(
         None,
-        "Default of the topic setting retention.ms, in minutes; empty means log.retention.hours."
-        " Accepted, but without effect, as that is.",
+        "Default of the topic setting retention.ms, in minutes; empty means log.retention.hours.",
         at_least(-1),
-        has_effect=False,
     )
     log_retention_hours: int = setting(
         168,
-        "Default of the topic setting retention.ms, in hours."
-        " Accepted, but without effect, as that is.",
+        "Default of the topic setting retention.ms, in hours.",
         at_least(-1),
-        has_effect=False,
     )
     log_roll_ms: Long | None = setting(
         None,

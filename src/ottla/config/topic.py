@@ -39,7 +39,6 @@ def _names_replicas(values: Names) -> bool:
 
 
 _REPLICAS: Final = Check(_names_replicas, "* or partition:broker pairs separated by commas")
-_NOT_YET_RETENTION: Final = " Accepted, but without effect until retention and compaction exist."
 _NOT_YET_REPLICAS: Final = " Accepted, but without effect on a cluster of one."
 
 
@@ -49,7 +48,7 @@ class TopicConfig(Settings):
     cleanup_policy: Names = setting(
         ("delete",),
         "What happens to old data: delete drops old segments, compact keeps the last value of each "
-        "key. Compact already refuses messages without a key; the rest has no effect yet.",
+        "key and refuses messages without one; both together do both.",
         some_of("compact", "delete"),
         broker="log.cleanup.policy",
     )
@@ -85,18 +84,15 @@ class TopicConfig(Settings):
     )
     delete_retention_ms: Long = setting(
         DAY_MS,
-        "How long a deletion marker stays readable in a compacted topic." + _NOT_YET_RETENTION,
+        "How long a deletion marker stays readable in a compacted topic.",
         at_least(0),
         broker="log.cleaner.delete.retention.ms",
-        has_effect=False,
     )
     file_delete_delay_ms: Long = setting(
         60_000,
-        "How long a removed segment file stays on disk, for readers that still hold it."
-        " Accepted, but without effect until retention exists.",
+        "How long a removed segment file stays on disk, for readers that still hold it.",
         at_least(0),
         broker="log.segment.delete.delay.ms",
-        has_effect=False,
     )
     flush_messages: Long = setting(
         LONG_MAX,
@@ -136,10 +132,9 @@ class TopicConfig(Settings):
     )
     max_compaction_lag_ms: Long = setting(
         LONG_MAX,
-        "The longest that a message may wait for compaction." + _NOT_YET_RETENTION,
+        "The longest that a message may wait for compaction.",
         at_least(1),
         broker="log.cleaner.max.compaction.lag.ms",
-        has_effect=False,
     )
     max_message_bytes: int = setting(
         10_485_880,
@@ -168,17 +163,15 @@ class TopicConfig(Settings):
     )
     min_cleanable_dirty_ratio: float = setting(
         0.5,
-        "The share of uncompacted log from which compaction starts." + _NOT_YET_RETENTION,
+        "The share of uncompacted log from which compaction starts.",
         between(0, 1),
         broker="log.cleaner.min.cleanable.ratio",
-        has_effect=False,
     )
     min_compaction_lag_ms: Long = setting(
         0,
-        "The shortest time for which a message is left uncompacted." + _NOT_YET_RETENTION,
+        "The shortest time for which a message is left uncompacted.",
         at_least(0),
         broker="log.cleaner.min.compaction.lag.ms",
-        has_effect=False,
     )
     min_insync_replicas: int = setting(
         1,
@@ -195,17 +188,16 @@ class TopicConfig(Settings):
     )
     retention_bytes: Long = setting(
         -1,
-        "Bytes that a partition keeps before old segments go; -1 is no limit." + _NOT_YET_RETENTION,
+        "Bytes that a partition keeps at least; old segments above that go. -1 is no limit.",
         at_least(-1),
         broker="log.retention.bytes",
-        has_effect=False,
     )
     retention_ms: Long = setting(
         WEEK_MS,
-        "How long a message is kept; -1 is for ever." + _NOT_YET_RETENTION,
+        "How long a message is kept at least; a segment goes when its youngest message is older."
+        " -1 is for ever.",
         at_least(-1),
         broker=("log.retention.ms", "log.retention.minutes", "log.retention.hours"),
-        has_effect=False,
     )
     segment_bytes: int = setting(
         1_073_741_824,

@@ -43,10 +43,15 @@ class Epochs:
         epochs._renew()
         return epochs
 
-    def save(self, unsynced: Unsynced, directory: str, end_offset: int) -> None:
-        """Does nothing when the file says the same already; the next sync makes it durable."""
+    def save(
+        self, unsynced: Unsynced, directory: str, end_offset: int, *, is_doubted: bool = False
+    ) -> None:
+        """Does nothing when the file says the same already; the next sync makes it durable.
+
+        Unless `is_doubted`: after a crash what the file says may not be what is on disk.
+        """
         entries = [entry for entry in self._entries if entry[1] < end_offset]
-        if entries != self._saved:
+        if entries != self._saved or is_doubted:
             unsynced.write_away(Handle(f"{directory}/{FILE_NAME}"), format_lines(entries))
             self._saved = entries
 

@@ -11,6 +11,7 @@ are opened and closed outside of it: a slow disk below one thread must not hold 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Final
 
 from ottla.ports import Disk, File
@@ -44,6 +45,8 @@ class Handles:
         self.disk = disk
         self._files_max = files_max
         self._open: dict[Handle, None] = {}
+        # Asked with a path before its file is opened for somebody who may not wait.
+        self.is_slow: Callable[[str], bool] = lambda path: False
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
@@ -71,6 +74,16 @@ class Handles:
             surplus.close()
         return file
 
+    def adopt(self, handle: Handle, file: File) -> None:
+        """As `acquire`, with a file that is open already, perhaps under another name."""
+        with self._lock:
+            surplus = self._oldest_unused()
+            handle.file = file
+            self._open[handle] = None
+            handle.users += 1
+        if surplus is not None:
+            surplus.close()
+
     def release(self, handle: Handle) -> None:
         with self._lock:
             handle.users -= 1
@@ -89,6 +102,8 @@ class Handles:
 
     def read(self, handle: Handle, count: int, position: int, *, cached_only: bool) -> Buffer:
         """NotCached instead of waiting for the disk."""
+        if cached_only:
+            self.check_quick(handle)
         file = self.acquire(handle)
         try:
             if not cached_only:
@@ -99,6 +114,11 @@ class Handles:
         if data is None:
             raise NotCached
         return data
+
+    def check_quick(self, handle: Handle) -> None:
+        """NotCached where the file would have to be opened on a disk that is slow just now."""
+        if handle.file is None and self.is_slow(handle.path):
+            raise NotCached
 
     def size(self, handle: Handle) -> int:
         file = self.acquire(handle)

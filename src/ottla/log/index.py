@@ -14,6 +14,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable
+from operator import le, lt
 from typing import Final
 
 from ottla.log.values import NO_TIMESTAMP
@@ -39,6 +40,7 @@ class Indexes:
 
     __slots__ = (
         "first_timestamp",
+        "is_from_files",
         "max_timestamp",
         "max_timestamp_at",
         "offsets",
@@ -57,6 +59,7 @@ class Indexes:
         self.max_timestamp = NO_TIMESTAMP
         self.max_timestamp_at = 0
         self.first_timestamp = NO_TIMESTAMP
+        self.is_from_files = False
 
     def add(self, offset: int, position: int, size: int, timestamp: int, interval: int) -> None:
         """Takes note of a batch by its last offset, and indexes it if it is its turn."""
@@ -76,8 +79,12 @@ class Indexes:
 
     def position_before(self, offset: int) -> int:
         """A position at or before the batch that contains `offset`."""
+        return self.entry_before(offset)[1]
+
+    def entry_before(self, offset: int) -> tuple[int, int]:
+        """(last offset of a batch, its position), at or before the batch that has `offset`."""
         entry = bisect_right(self.offsets, offset) - 1
-        return self.positions[entry] if entry >= 0 else 0
+        return (self.offsets[entry], self.positions[entry]) if entry >= 0 else (0, 0)
 
     def boundary_before(self, position: int) -> int:
         """A batch begins there, at or before `position`."""
@@ -86,8 +93,12 @@ class Indexes:
 
     def offset_before(self, timestamp: int) -> int:
         """No record before this offset is as young as `timestamp`."""
+        return self.time_before(timestamp)[1]
+
+    def time_before(self, timestamp: int) -> tuple[int, int]:
+        """(the time, the offset) before which no record is as young as `timestamp`."""
         entry = bisect_right(self.timestamps, timestamp) - 1
-        return self.time_offsets[entry] if entry >= 0 else 0
+        return (self.timestamps[entry], self.time_offsets[entry]) if entry >= 0 else (0, 0)
 
     def largest_before(self, offset: int) -> tuple[int, int]:
         """(timestamp, offset) of the youngest up to the last entry before `offset`; (-1, -1)."""
@@ -126,6 +137,33 @@ class Indexes:
         self.max_timestamp_at = at
         self.first_timestamp = first_timestamp
 
+    def tail(self, entry_count: int, time_entry_count: int) -> Indexes:
+        """Those behind so many entries, without the last one of a finished segment."""
+        tail = Indexes()
+        tail.offsets = self.offsets[entry_count:]
+        tail.positions = self.positions[entry_count:]
+        tail.timestamps = self.timestamps[time_entry_count:]
+        tail.time_offsets = self.time_offsets[time_entry_count:]
+        return tail
+
+    def cut_before(self, offset: int, interval: int) -> int:
+        """Leaves out what comes behind the last entry up to `offset`; returns its position.
+
+        The batch there is to be added again: it gets its entry anew.
+        """
+        entry = bisect_right(self.offsets, offset) - 1
+        if entry < 0:
+            return 0
+        position = self.positions[entry]
+        known = bisect_right(self.time_offsets, self.offsets[entry])
+        self.offsets, self.positions = self.offsets[:entry], self.positions[:entry]
+        self.timestamps = self.timestamps[:known]
+        self.time_offsets = self.time_offsets[:known]
+        self.max_timestamp = self._last_timestamp()
+        self.max_timestamp_at = self.time_offsets[-1] if known else 0
+        self.unindexed_bytes = interval + 1
+        return position
+
     def encode_offsets(self) -> bytes:
         words = array("i", bytes(len(self.offsets) * OFFSET_ENTRY.size))
         words[0::2] = self.offsets
@@ -149,6 +187,7 @@ class Indexes:
     def decode(cls, offset_entries: Buffer, time_entries: Buffer) -> Indexes:
         """From whole files; half an entry at an end is left out."""
         indexes = cls()
+        indexes.is_from_files = True
         words = array("i", bytes(_whole(offset_entries, OFFSET_ENTRY)))
         words = _to_big_endian(words)
         indexes.offsets, indexes.positions = words[0::2], words[1::2]
@@ -161,6 +200,14 @@ class Indexes:
             indexes.max_timestamp = indexes.timestamps[-1]
             indexes.max_timestamp_at = indexes.time_offsets[-1]
         return indexes
+
+    @property
+    def is_rising(self) -> bool:
+        """Whether all four columns are as they should be; bytes from a file may be anything."""
+        return all(
+            not column or (column[0] >= 0 and all(map(lt, column, column[1:])))
+            for column in (self.offsets, self.positions, self.timestamps)
+        ) and all(map(le, self.time_offsets, self.time_offsets[1:]))
 
     def _last_timestamp(self) -> int:
         return self.timestamps[-1] if self.timestamps else NO_TIMESTAMP

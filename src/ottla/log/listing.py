@@ -7,18 +7,29 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from ottla.log import epochs
+from ottla.log.corruption import NOTE, Corruption
 from ottla.log.handles import Handles
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
 from ottla.log.producer_state import EMPTY_SNAPSHOT_BYTES, CorruptSnapshot, ProducerState
 from ottla.log.scan import batches
-from ottla.log.segment import DELETED, LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX, Segment, path_of
+from ottla.log.segment import (
+    CLEANED,
+    DELETED,
+    LOG,
+    OFFSET_INDEX,
+    SNAPSHOT,
+    SWAP,
+    TIME_INDEX,
+    Segment,
+    path_of,
+)
 from ottla.log.unsynced import Unsynced
 from ottla.log.values import LogConfig, LogPosition
 from ottla.ports import Disk
 
 _OFFSET_DIGITS: Final = 20
 _SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, SNAPSHOT)
-_LEFTOVERS: Final = (DELETED, ".tmp")
+_LEFTOVERS: Final = (DELETED, CLEANED, OFFSET_INDEX + SWAP, TIME_INDEX + SWAP, ".tmp")
 _ENTRY_BYTES: Final = {OFFSET_INDEX: OFFSET_ENTRY.size, TIME_INDEX: TIME_ENTRY.size}
 
 
@@ -88,7 +99,10 @@ class Found:
     snapshots: dict[int, int] = field(default_factory=dict)
     unindexed: list[Segment] = field(default_factory=list)
     leftovers: list[str] = field(default_factory=list)
+    # Base offsets of compacted segments that have not yet taken their place.
+    swaps: list[int] = field(default_factory=list)
     has_epochs: bool = False
+    has_note: bool = False
 
 
 @dataclass(slots=True)
@@ -100,6 +114,9 @@ class Loaded:
     producers: ProducerState
     epochs: epochs.Epochs
     snapshots: dict[int, int]
+    corruption: Corruption | None = None
+    # Of a damaged log: nothing moves it before the damage is gone.
+    recovery_point: int | None = None
 
 
 def look(site: Site) -> Found:
@@ -109,6 +126,8 @@ def look(site: Site) -> Found:
         digits, suffix = name[:_OFFSET_DIGITS], name[_OFFSET_DIGITS:]
         if name == epochs.FILE_NAME:
             found.has_epochs = True
+        elif name == NOTE:
+            found.has_note = True
         elif name.endswith(_LEFTOVERS):
             found.leftovers.append(name)
         elif len(digits) == _OFFSET_DIGITS and digits.isdecimal():
@@ -117,6 +136,8 @@ def look(site: Site) -> Found:
                 segment = Segment(site.directory, offset, size, site.now_ms)
                 segment.is_created = True
                 found.segments.append(segment)
+            elif suffix == LOG + SWAP:
+                found.swaps.append(offset)
             elif suffix == SNAPSHOT:
                 found.snapshots[offset] = size
             elif suffix in index_bytes:
@@ -146,9 +167,14 @@ def read_snapshot(site: Site, offset: int, size: int) -> ProducerState | None:
 def producers_at(
     site: Site, segments: list[Segment], snapshots: dict[int, int], offset: int
 ) -> ProducerState:
-    """Blocking: the newest snapshot up to `offset`, and the batches between the two."""
+    """Blocking: the newest snapshot up to `offset`, and the batches between the two.
+
+    A snapshot from before the first segment is of no use: who has written since then would be
+    taken for somebody who has left out a message.
+    """
     state, state_offset = ProducerState(), 0
-    for known_at in sorted((at for at in snapshots if at <= offset), reverse=True):
+    first = segments[0].base_offset
+    for known_at in sorted((at for at in snapshots if first <= at <= offset), reverse=True):
         known = read_snapshot(site, known_at, snapshots[known_at])
         if known is not None:
             state, state_offset = known, known_at

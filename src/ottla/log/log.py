@@ -12,15 +12,20 @@ thread; `read`, `first_at_or_after` and `max_timestamp` may run in others beside
 from __future__ import annotations
 
 import zlib
-from typing import Final, NamedTuple
+from collections.abc import Iterable, Sequence
+from typing import Final
 
 from ottla.errors import OffsetOutOfRange, StorageFailed
 from ottla.log import lookup
+from ottla.log.corruption import Corruption
+from ottla.log.epochs import Epochs
 from ottla.log.handles import Handle, Handles, NotCached
-from ottla.log.index import Indexes, IndexMark
+from ottla.log.index import Indexes
 from ottla.log.listing import Loaded, Site, producers_at
-from ottla.log.loading import load
-from ottla.log.reading import Reader, segment_at
+from ottla.log.loading import load, needed_from
+from ottla.log.producer_state import ProducerState
+from ottla.log.progress import Progress
+from ottla.log.reading import Nonsense, Reader, segment_at
 from ottla.log.scan import OFFSET_DELTA_MAX, batches
 from ottla.log.segment import (
     SNAPSHOT,
@@ -29,7 +34,8 @@ from ottla.log.segment import (
 )
 from ottla.log.unsynced import Unsynced
 from ottla.log.values import Appended, LogConfig, LogPosition, SyncTicket
-from ottla.ports import Disk, File
+from ottla.log.writing import Mark, Probing, Roll, Writing
+from ottla.ports import Disk
 from ottla.wire.records import APPEND_TIME_BIT, BatchHeader, stamp
 from ottla.wire.schema import Buffer
 
@@ -39,21 +45,9 @@ _new_tuple: Final = tuple.__new__
 __all__ = ["Appended", "Log", "LogConfig", "LogPosition", "SyncTicket"]
 
 
-class _Roll(NamedTuple):
-    """A segment that is finished once its queue is written, and the state behind it."""
-
-    segment: Segment
-    position: int
-    queue: list[Buffer]
-    next_base: int
-    snapshot: bytes
-
-
 class Log:
     __slots__ = (
         "_active",
-        "_created",
-        "_deleted",
         "_epochs",
         "_handles",
         "_is_closed",
@@ -61,18 +55,23 @@ class Log:
         "_mark",
         "_older_bytes",
         "_producers",
+        "_progress",
         "_queue",
         "_queue_at",
         "_reader",
+        "_recovery_point",
         "_rolls",
         "_segments",
         "_snapshots",
         "_unsynced",
+        "_writing",
         "config",
+        "corruption",
         "directory",
         "end_offset",
         "fenced",
         "start_offset",
+        "suspicion",
         "synced",
         "written",
     )
@@ -80,7 +79,9 @@ class Log:
     def __init__(self, handles: Handles, directory: str, config: LogConfig, loaded: Loaded) -> None:
         self.directory = directory
         self.config = config
-        self.fenced = False
+        self.corruption = loaded.corruption
+        self.fenced = loaded.corruption is not None
+        self.suspicion: Corruption | None = None
         self.start_offset = 0
         self.end_offset = loaded.end_offset
         self._handles = handles
@@ -95,13 +96,14 @@ class Log:
         self.synced = self.written
         self._queue: list[Buffer] = []
         self._queue_at = 0
-        self._rolls: list[_Roll] = []
-        self._mark: tuple[Segment, int, IndexMark] | None = None
-        self._created: list[str] = []
+        self._rolls: list[Roll] = []
+        self._mark: Mark | None = None
+        self._writing: Writing | Probing | None = None
         self._unsynced = Unsynced(handles, directory)
-        self._deleted: list[str] = []
         self._is_closed = False
         self._is_doubtful = False
+        self._recovery_point = loaded.recovery_point
+        self._progress = Progress(self._handles.disk, self.directory)
 
     @classmethod
     def open(
@@ -114,22 +116,37 @@ class Log:
         clean: bool,
         recovery_point: int = 0,
         start_offset: int = 0,
+        known_bytes: int | None = None,
         handles: Handles | None = None,
         is_synced_together: bool = False,
     ) -> Log:
         """Blocking. All that is found and kept is synced: `synced` is the end of the log.
 
-        `clean=True` believes the files and is quick whatever their size. `clean=False` checks
-        what lies behind `recovery_point` and cuts the log at the first batch that is not intact.
+        `clean=True` believes the files and is quick whatever their size; with `known_bytes` it
+        notices missing ones. `clean=False` checks what lies behind `recovery_point` and cuts the
+        log at the first batch that is not intact. If synced bytes are not what they were, the log
+        has a `corruption`, is fenced, and nothing on disk is changed.
         With `is_synced_together` the caller syncs the file system before it uses the log.
         """
         if handles is None:
             handles = Handles(disk)
         site = Site(disk, handles, directory, config, now_ms, is_synced_together)
-        loaded = load(site, clean=clean, recovery_point=recovery_point, start_offset=start_offset)
+        loaded = load(
+            site,
+            clean=clean,
+            recovery_point=recovery_point,
+            start_offset=start_offset,
+            known_bytes=known_bytes,
+        )
         log = cls(handles, directory, config, loaded)
         log.start_offset = max(start_offset, loaded.segments[0].base_offset)
         return log
+
+    @classmethod
+    def new(cls, handles: Handles, directory: str, config: LogConfig, now_ms: int) -> Log:
+        """The log of a partition that has never been. It does not look into the directory."""
+        segment = Segment(directory, 0, 0, now_ms)
+        return cls(handles, directory, config, Loaded([segment], 0, ProducerState(), Epochs(), {}))
 
     # ------------------------------------------------------------------------------- appending
 
@@ -170,6 +187,22 @@ class Log:
         self.end_offset = last_offset + 1
         append_time_ms = timestamp if is_append_time else -1
         return _new_tuple(Appended, (base_offset, last_offset + 1, append_time_ms, False))
+
+    @property
+    def is_cold(self) -> bool:
+        """Whether an append would have to read the indexes of an earlier run first."""
+        active = self._active
+        return active.indexes is None and active.size > 0
+
+    def fetch_indexes(self) -> tuple[Segment, Indexes]:
+        """Blocking, and fit for a thread: what `warm` wants."""
+        active = self._active
+        return active, active.fetch_indexes(self._handles)
+
+    def warm(self, segment: Segment, indexes: Indexes) -> None:
+        """Appends need not read any more; unless another was first."""
+        if segment is self._active and segment.indexes is None:
+            segment.take_indexes(indexes, self._handles)
 
     def roll(self, now_ms: int) -> None:
         """Ends the segment, if there is anything in it; the files follow with `write`."""
@@ -213,7 +246,7 @@ class Log:
         rolled = self._active
         base_offset = self.end_offset
         self._rolls.append(
-            _Roll(rolled, self._queue_at, self._queue, base_offset, self._producers.encode())
+            Roll(rolled, self._queue_at, self._queue, base_offset, self._producers.encode())
         )
         self._active = Segment(self.directory, base_offset, 0, now_ms)
         self._active.indexes = Indexes()
@@ -227,68 +260,89 @@ class Log:
 
     def write(self) -> None:
         """Gives everything queued to the disk. An OSError means that nothing of it happened."""
+        writing = self.begin_write()
+        if writing is not None:
+            try:
+                writing.run()
+            except OSError:
+                self.fail_write(writing)
+                raise
+            self.finish_write(writing)
+
+    @property
+    def makes_files(self) -> bool:
+        """Whether the next write creates files, which takes longer than writing to them."""
+        return bool(self._rolls) or not self._active.is_created
+
+    def begin_write(self) -> Writing | None:
+        """All that is queued, to be run in this thread or another; None when nothing is."""
+        assert self._writing is None
         if not self._queue and not self._rolls:
-            return
-        segment = self._active
-        try:
-            for roll in self._rolls:
-                self._finish_segment(roll)
-            if self._queue:
-                self._write_queue(segment, self._queue, self._queue_at)
-        except OSError:
-            self._take_back()
-            raise
-        for roll in self._rolls:
+            return None
+        assert self._mark is not None
+        active = self._active
+        self._writing = writing = Writing(
+            self._unsynced,
+            self._epochs,
+            self.directory,
+            self._rolls,
+            active,
+            self._queue,
+            self._queue_at,
+            _new_tuple(LogPosition, (self.end_offset, active.base_offset, active.size)),
+            self._mark,
+            self._producers.change_count,
+        )
+        self._rolls, self._queue = [], []
+        return writing
+
+    def finish_write(self, writing: Writing) -> None:
+        """It has run; what was queued meanwhile is still queued."""
+        for roll in writing.rolls:
             roll.segment.seal()
             self._snapshots[roll.next_base] = len(roll.snapshot)
-        self._rolls = []
-        self._queue = []
-        self._created = []
-        self._producers.settle()
-        place = (self.end_offset, segment.base_offset, segment.size)
-        self.written = _new_tuple(LogPosition, place)
+        self._producers.settle(writing.change_count)
+        self.written = writing.place
+        self._end_write(writing)
+
+    def fail_write(self, writing: Writing) -> None:
+        """It has failed: nothing of it happened, nor of what was queued meanwhile."""
+        self._mark = writing.mark
+        self._take_back([] if writing.is_abandoned else writing.created, writing.is_abandoned)
+        self._end_write(writing)
+
+    def _end_write(self, writing: Writing | Probing) -> None:
+        self._writing = None
+        for ticket in writing.synced:
+            self._unsynced.finish(ticket)
+        if writing.is_abandoned:
+            self.abandon()
 
     def probe(self, byte_count: int) -> None:
         """OSError when the disk would not take so many more bytes; nothing is left of them."""
-        if self._queue or self._rolls or not self._active.is_created:
-            return
-        file = self._unsynced.to_write(self._active.handle)
-        try:
-            file.write([bytes(byte_count)], self._active.size)
-        finally:
+        probing = self.begin_probe(byte_count)
+        if probing is not None:
             try:
-                file.truncate(self._active.size)
-            except OSError:
-                self.fenced = True
+                probing.run()
+            finally:
+                self.end_probe(probing)
 
-    def _write_queue(self, segment: Segment, queue: list[Buffer], position: int) -> None:
-        if segment.is_created:
-            file = self._unsynced.to_write(segment.handle)
-        else:
-            file = self._create(segment.handle)
-            segment.is_created = True
-        file.write(queue, position)
+    def begin_probe(self, byte_count: int) -> Probing | None:
+        if self._queue or self._rolls or self._writing or not self._active.is_created:
+            return None
+        self._writing = probing = Probing(self._unsynced, self._active, byte_count)
+        return probing
 
-    def _finish_segment(self, roll: _Roll) -> None:
-        segment, indexes = roll.segment, roll.segment.indexes
-        if roll.queue:
-            self._write_queue(segment, roll.queue, roll.position)
-        if indexes is not None:
-            self._unsynced.write_whole(segment.index_files(indexes))
-        self._write_snapshot(roll.next_base, roll.snapshot)
-        self._epochs.save(self._unsynced, self.directory, roll.next_base)
+    def end_probe(self, probing: Probing) -> None:
+        self.fenced |= probing.is_left_over
+        self._end_write(probing)
 
-    def _create(self, handle: Handle) -> File:
-        file = self._unsynced.to_create(handle)
-        self._created.append(handle.path)
-        return file
+    def take_back(self) -> None:
+        """What is queued is refused, as if `write` had tried."""
+        if self._queue or self._rolls:
+            self._take_back()
 
-    def _write_snapshot(self, offset: int, data: bytes) -> None:
-        handle = Handle(path_of(self.directory, offset, SNAPSHOT))
-        self._create(handle)
-        self._unsynced.write_away(handle, data)
-
-    def _take_back(self) -> None:
+    def _take_back(self, created: Sequence[str] = (), is_abandoned: bool = False) -> None:
         """Nothing since the last `write` happened; what reached the disk of it is cut off."""
         assert self._mark is not None
         active, size, mark = self._mark
@@ -304,15 +358,16 @@ class Log:
         self.end_offset = self.written.offset
         self._producers.undo()
         self._epochs.retreat(self.end_offset)
-        created, self._created = self._created, []
         self._rolls = []
         self._queue = []
+        if is_abandoned:
+            return
         try:
             self._clean_up(active, size, created)
         except OSError:
             self.fenced = True
 
-    def _clean_up(self, active: Segment, size: int, created: list[str]) -> None:
+    def _clean_up(self, active: Segment, size: int, created: Sequence[str]) -> None:
         for path in created:
             self._handles.disk.remove(path)
             self._unsynced.names_changed()
@@ -334,7 +389,10 @@ class Log:
         if self.fenced:
             self._unsynced.give_up(ticket.generation)
             return
-        self._unsynced.finish(ticket)
+        if self._writing is None:
+            self._unsynced.finish(ticket)
+        else:
+            self._writing.synced.append(ticket)
         if ticket.position.offset > self.synced.offset:
             self.synced = ticket.position
 
@@ -352,6 +410,8 @@ class Log:
         Behind that point even batches that look intact are not believed: they may come from the
         page cache and be nowhere else.
         """
+        if self.corruption is not None:
+            raise StorageFailed(f"{self.directory} is damaged: {self.corruption}")
         disk, synced = self._handles.disk, self.synced
         self.abandon()
         site = self._site(now_ms)
@@ -368,6 +428,25 @@ class Log:
             handles=self._handles,
         )
 
+    @property
+    def recovery_point(self) -> int:
+        """Up to here a start after a crash takes everything for synced."""
+        return self.synced.offset if self._recovery_point is None else self._recovery_point
+
+    def save_progress(self) -> bool:
+        """Gives recovery a place to begin; True when that needs a sync. An OSError is harmless."""
+        if self._queue or self._rolls or self._writing or self.fenced:
+            return False
+        state = (self._producers, self._epochs, self._snapshots)
+        return self._progress.save(self._unsynced, self._segments, self.written.offset, *state)
+
+    def condemn(self, corruption: Corruption) -> None:
+        """Damage was found in what is synced: no more writes, no reads of the damaged part."""
+        known = self.corruption
+        self.corruption = corruption if known is None else known.joined(corruption)
+        self.fenced = True
+        self._reader.forget()
+
     # --------------------------------------------------------------------------------- reading
 
     def read(
@@ -382,13 +461,20 @@ class Log:
             return b""
         if not self.start_offset <= offset < limit.offset:
             raise self._out_of_range(offset, limit)
+        if self.corruption is not None:
+            limit = self.corruption.limit_for(offset, self._segments, limit)
+        reader = self._reader
         try:
-            return self._reader.read(
-                self._segments, offset, max_bytes, limit, cached_only=cached_only
-            )
+            return reader.read(self._segments, offset, max_bytes, limit, cached_only=cached_only)
         except NotCached:
             return None
-        except FileNotFoundError:
+        except (Nonsense, FileNotFoundError) as error:
+            if reader is not self._reader:
+                # Compaction has put another segment in the place of the one that was read.
+                return self.read(offset, max_bytes, limit, cached_only=cached_only)
+            if isinstance(error, Nonsense):
+                self.suspicion = error.found
+                raise StorageFailed(f"{error.found}") from None
             if offset < self.start_offset:
                 raise self._out_of_range(offset, limit) from None
             raise
@@ -400,13 +486,29 @@ class Log:
 
     def first_at_or_after(self, timestamp_ms: int, limit: LogPosition) -> lookup.Moment | None:
         """Blocking. (offset, timestamp, leader epoch) of the first record that is not older."""
-        return lookup.first_at_or_after(
-            self._segments, self._handles, timestamp_ms, self.start_offset, limit
+        whole = limit
+        if self.corruption is not None:
+            limit = self.corruption.limit_for(self.start_offset, self._segments, limit)
+        found = lookup.steadily(
+            lambda: self._segments,
+            lambda segments: lookup.first_at_or_after(
+                segments, self._handles, timestamp_ms, self.start_offset, limit
+            ),
         )
+        if found is None and limit != whole:
+            raise StorageFailed(f"damaged: {self.corruption}")
+        return found
 
     def max_timestamp(self, limit: LogPosition) -> lookup.Moment | None:
         """Blocking. (offset, timestamp, leader epoch) of the first of the youngest records."""
-        return lookup.max_timestamp(self._segments, self._handles, self.start_offset, limit)
+        if self.corruption is not None and self.start_offset < self.corruption.until:
+            raise StorageFailed(f"damaged: {self.corruption}")
+        return lookup.steadily(
+            lambda: self._segments,
+            lambda segments: lookup.max_timestamp(
+                segments, self._handles, self.start_offset, limit
+            ),
+        )
 
     # ---------------------------------------------------------------------- epochs and producers
 
@@ -425,6 +527,9 @@ class Log:
         """(the largest epoch up to this one, where it ends); (-1, -1) when that is unknown."""
         return self._epochs.end_offset_for(epoch, self.end_offset)
 
+    def last_data_of_producers(self) -> dict[int, tuple[int, int]]:
+        return self._producers.last_data()
+
     @property
     def producer_count(self) -> int:
         return len(self._producers)
@@ -434,45 +539,60 @@ class Log:
 
     # -------------------------------------------------------------------------------- shortening
 
-    def delete_before(self, offset: int) -> None:
-        """Moves the start. Whole segments before it are set aside, for `reap` to remove.
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """From the oldest to the one being written to. A change makes a new list."""
+        return self._segments
 
-        The caller makes the new start durable in the log-start-offset-checkpoint.
+    def youngest_ms(self, segment: Segment) -> int:
+        """Blocking. The time by which retention judges it."""
+        return segment.youngest_ms(self._handles)
+
+    def delete_before(self, offset: int) -> Sequence[Segment]:
+        """Moves the start; returns the segments that have left the log, for `set_aside`.
+
+        The caller has made the new start durable in the log-start-offset-checkpoint.
         """
         if offset > self.end_offset:
             raise OffsetOutOfRange(f"{self.directory} ends at {self.end_offset}, before {offset}")
-        if offset <= self.start_offset:
-            return
-        self.start_offset = offset
-        self._epochs.cut_start(offset)
+        if offset > self.start_offset:
+            self.start_offset = offset
+            self._epochs.cut_start(offset)
         segments, gone = self._segments, 0
         # A segment without a file yet cannot be the only one: a restart would begin at zero.
         while (
             gone + 1 < len(segments)
-            and segments[gone + 1].base_offset <= offset
+            and segments[gone + 1].base_offset <= self.start_offset
             and segments[gone + 1].is_created
         ):
             gone += 1
-        if not gone:
-            return
-        self._segments = segments[gone:]
-        self._older_bytes = sum(segment.size for segment in self._segments[:-1])
-        self._reader.forget()
-        site = self._site(now_ms=0)
-        for segment in segments[:gone]:
-            self._snapshots.pop(segment.base_offset, None)
-            self._deleted += site.set_aside(segment)
+        if gone:
+            self._segments = segments[gone:]
+            self._older_bytes = sum(segment.size for segment in self._segments[:-1])
+            self._reader.forget()
+            for segment in segments[:gone]:
+                self._snapshots.pop(segment.base_offset, None)
+        return segments[:gone]
 
-    def reap(self) -> None:
-        """Blocking, and fit for a thread: removes the files that were set aside."""
-        deleted, self._deleted = self._deleted, []
-        for path in deleted:
-            self._handles.disk.remove(path)
+    def set_aside(self, segments: Iterable[Segment]) -> list[str]:
+        """Blocking, and fit for a thread: renames their files; returns what is to be removed."""
+        site = self._site(now_ms=0)
+        return [path for segment in segments for path in site.set_aside(segment)]
+
+    def replace_segments(self, old: Sequence[Segment], new: Segment) -> None:
+        """Compaction: in memory, the new one takes the place of these neighbours."""
+        segments = self._segments
+        at = segments.index(old[0])
+        self._segments = [*segments[:at], new, *segments[at + len(old) :]]
+        self._older_bytes = sum(segment.size for segment in self._segments[:-1])
+        for segment in old[1:]:
+            self._snapshots.pop(segment.base_offset, None)
+        # Who reads an old segment just now remembers its place in the old reader.
+        self._reader = Reader(self._handles)
 
     def truncate(self, offset: int, now_ms: int) -> None:
         """Blocking: cuts the batch with `offset` and all behind it. No sync may be under way."""
-        if self._queue or self._rolls:
-            self._take_back()
+        self.take_back()
         if self.fenced:
             raise StorageFailed(f"{self.directory} is fenced until it is opened again")
         if offset >= self.end_offset:
@@ -513,12 +633,15 @@ class Log:
         self._older_bytes = sum(s.size for s in kept[:-1])
         self._reader.forget()
         self.end_offset = offset
+        self._progress = Progress(self._handles.disk, self.directory)
         self.written = self.synced = LogPosition(offset, segment.base_offset, size)
 
     # --------------------------------------------------------------------------------- closing
 
     def begin_close(self) -> SyncTicket | None:
         """Blocking: writes out all that a clean start needs. Sync the ticket, `finish_close` it."""
+        if self._recovery_point is not None:
+            return None  # It was damaged when it was opened: there is nothing to write out.
         if self.fenced:
             self.abandon()
             raise StorageFailed(f"{self.directory} is fenced: it needs recovery at the next start")
@@ -527,7 +650,8 @@ class Log:
         if active.indexes is not None and active.is_created:
             self._unsynced.write_whole(active.index_files(active.indexes))
         if self.end_offset not in self._snapshots and active.is_created:
-            self._write_snapshot(self.end_offset, self._producers.encode())
+            snapshot = Handle(path_of(self.directory, self.end_offset, SNAPSHOT))
+            self._unsynced.write_away(snapshot, self._producers.encode())
         self._epochs.save(self._unsynced, self.directory, self.end_offset)
         self._is_closed = True
         return self.begin_sync()
@@ -536,6 +660,9 @@ class Log:
         """The ticket is synced. Of the snapshots only those of a segment's start and end stay."""
         if ticket is not None:
             self.finish_sync(ticket)
+        if self.corruption is not None:
+            self.abandon()
+            return
         needed = {segment.base_offset for segment in self._segments}
         for offset in self._snapshots.keys() - needed - {self.end_offset}:
             self._handles.disk.remove(path_of(self.directory, offset, SNAPSHOT))
@@ -561,6 +688,9 @@ class Log:
     def abandon(self) -> None:
         """Closes its files as they are: for a log that is to be deleted, or cannot be saved."""
         self.fenced = True
+        if self._writing is not None:
+            self._writing.is_abandoned = True
+            return
         self._unsynced.let_go()
         for segment in self._segments:
             for handle in segment.handles():
@@ -571,6 +701,11 @@ class Log:
     @property
     def size_bytes(self) -> int:
         return self._older_bytes + self._active.size
+
+    def bytes_from(self, start_offset: int) -> int:
+        """What the next start, with this start of the log, has to find."""
+        created = [segment for segment in self._segments if segment.is_created]
+        return sum(segment.size for segment in needed_from(start_offset, created))
 
     @property
     def segment_count(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ottla.log.handles import Handles
 from ottla.log.reading import segment_at
@@ -12,6 +12,20 @@ from ottla.log.values import NO_TIMESTAMP, LogPosition
 from ottla.wire.records import decode_records
 
 Moment = tuple[int, int, int]
+
+
+def steadily(
+    current: Callable[[], Sequence[Segment]],
+    look: Callable[[Sequence[Segment]], Moment | None],
+) -> Moment | None:
+    """Looks again when a segment has left the log, with its files, under the reader's eyes."""
+    while True:
+        segments = current()
+        try:
+            return look(segments)
+        except FileNotFoundError:
+            if segments is current():
+                raise
 
 
 def first_at_or_after(

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ottla.errors import InvalidProducerEpoch, InvalidRecord, OutOfOrderSequence
 from ottla.wire.checksum import crc32c
@@ -78,6 +78,13 @@ class ProducerState:
     def get(self, producer_id: int) -> Producer | None:
         return self._producers.get(producer_id)
 
+    def last_data(self) -> dict[int, tuple[int, int]]:
+        """Of each producer: the last offset of its data, -1 if there is none, and its epoch."""
+        return {
+            producer_id: (producer.spans[-1].last_offset if producer.spans else -1, producer.epoch)
+            for producer_id, producer in self._producers.items()
+        }
+
     def check(self, header: BatchHeader) -> BatchSpan | None:
         """None when the batch comes next; where the first one is when it is a repetition."""
         sequence = header.base_sequence
@@ -127,9 +134,14 @@ class ProducerState:
             self.add(header, header.base_offset, now_ms)
             self._journal.clear()
 
-    def settle(self) -> None:
-        """What was added is written."""
-        self._journal.clear()
+    @property
+    def change_count(self) -> int:
+        """How many changes are provisional."""
+        return len(self._journal)
+
+    def settle(self, count: int | None = None) -> None:
+        """What was added is written, or the first `count` changes of it."""
+        del self._journal[:count]
 
     def undo(self) -> None:
         """What was added since `settle` was never written."""
@@ -161,18 +173,9 @@ class ProducerState:
 
     @classmethod
     def decode(cls, data: bytes) -> ProducerState:
-        if len(data) < _HEAD.size:
-            raise CorruptSnapshot(f"{len(data)} bytes")
-        version, crc, count = _HEAD.unpack_from(data)
-        if version != SNAPSHOT_VERSION:
-            raise CorruptSnapshot(f"version {version}")
-        if crc != crc32c(memoryview(data)[_CRC_FROM:]):
-            raise CorruptSnapshot("the CRC does not match")
-        if len(data) != _HEAD.size + count * _ENTRY.size:
-            raise CorruptSnapshot(f"{count} entries in {len(data)} bytes")
         state = cls()
-        for entry in _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :]):
-            state._take_row(*entry)
+        for row in snapshot_rows(data):
+            state._take_row(*row)
         return state
 
     def _rows(self) -> Iterator[tuple[int, ...]]:
@@ -213,6 +216,20 @@ class ProducerState:
         self._producers[producer_id] = Producer(
             epoch, spans, timestamp, coordinator_epoch, transaction_start
         )
+
+
+def snapshot_rows(data: bytes) -> Iterator[tuple[Any, ...]]:
+    """The entries of a snapshot file, each with the fields that the top of this page lists."""
+    if len(data) < _HEAD.size:
+        raise CorruptSnapshot(f"{len(data)} bytes")
+    version, crc, count = _HEAD.unpack_from(data)
+    if version != SNAPSHOT_VERSION:
+        raise CorruptSnapshot(f"version {version}")
+    if crc != crc32c(memoryview(data)[_CRC_FROM:]):
+        raise CorruptSnapshot("the CRC does not match")
+    if len(data) != _HEAD.size + count * _ENTRY.size:
+        raise CorruptSnapshot(f"{count} entries in {len(data)} bytes")
+    return _ENTRY.iter_unpack(memoryview(data)[_HEAD.size :])
 
 
 def _check_new_epoch(header: BatchHeader, known_epoch: int) -> None:

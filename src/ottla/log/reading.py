@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from operator import attrgetter
 from typing import Final
 
+from ottla.errors import CorruptBatch
+from ottla.log.corruption import UNKNOWN_END, Corruption
 from ottla.log.handles import Handles
 from ottla.log.scan import outline
 from ottla.log.segment import Segment
@@ -24,6 +26,14 @@ _WALK_BATCHES_MAX: Final = 64
 _BASE_OFFSET: Final = struct.Struct(">q")
 
 _base_offset = attrgetter("base_offset")
+
+
+class Nonsense(Exception):
+    """Bytes that no log writes, where batches should be: damage, unless somebody looks closer."""
+
+    def __init__(self, found: Corruption) -> None:
+        super().__init__(str(found))
+        self.found = found
 
 
 def segment_at(segments: Sequence[Segment], offset: int) -> Segment:
@@ -101,7 +111,10 @@ class Reader:
             data = self._handles.read(segment.handle, count, position, cached_only=cached_only)
             at, length = 0, len(data)
             while length - at >= BATCH_HEADER_BYTES:
-                last_offset, size = outline(data, at)
+                try:
+                    last_offset, size = outline(data, at)
+                except CorruptBatch as error:
+                    raise _nonsense(segment, position + at, offset, str(error)) from None
                 if last_offset < offset:
                     at += size
                 elif size <= length - at:
@@ -110,14 +123,16 @@ class Reader:
                     self._note_end(segment, data, position + at, end, limit)
                     return data
                 elif at == 0 and count >= min(size, end - position):
-                    return None  # The file is shorter than its batches say.
+                    raise _nonsense(segment, position, offset, "a batch without its end")
                 else:
                     count = max(size, max_bytes)
                     break
             else:
                 if at == 0:
-                    return None
+                    raise _nonsense(segment, position, offset, "no batch where one should be")
             position += at
+        if position > end:
+            raise _nonsense(segment, end, offset, "a batch without its end")
         return None
 
     def _note_end(
@@ -136,7 +151,10 @@ class Reader:
             for _ in range(_WALK_BATCHES_MAX):
                 if stop - next_at < BATCH_HEADER_BYTES:
                     break
-                last_offset, size = outline(data, next_at - position)
+                try:
+                    last_offset, size = outline(data, next_at - position)
+                except CorruptBatch:
+                    return  # Whoever reads on will meet it.
                 if next_at + size > stop:
                     if next_offset < 0:
                         (next_offset,) = _BASE_OFFSET.unpack_from(data, next_at - position)
@@ -149,3 +167,7 @@ class Reader:
         if len(self._ends) >= _ENDS_MAX:
             self._ends = {}
         self._ends[next_offset] = (segment, next_at)
+
+
+def _nonsense(segment: Segment, position: int, offset: int, reason: str) -> Nonsense:
+    return Nonsense(Corruption(segment.handle.path, position, offset, UNKNOWN_END, reason))

@@ -42,7 +42,7 @@ def batches(read: Read, position: int, end: int) -> Iterator[tuple[int, BatchHea
             if len(buffer) < BATCH_HEADER_BYTES:
                 return
         header = read_header(buffer, at)
-        if not _is_plausible(header) or header.size > end - position:
+        if not is_plausible(header) or header.size > end - position:
             return
         yield position, header, buffer[at : at + header.size]
         position += header.size
@@ -70,7 +70,7 @@ def outline(buffer: Buffer, at: int) -> tuple[int, int]:
     return base_offset + last_offset_delta, batch_length + BATCH_OVERHEAD_BYTES
 
 
-def _is_plausible(header: BatchHeader) -> bool:
+def is_plausible(header: BatchHeader) -> bool:
     return (
         header.magic == MAGIC
         and header.batch_length >= _BATCH_LENGTH_MIN

@@ -2,25 +2,36 @@
 
 from __future__ import annotations
 
+import logging
 import struct
 from collections.abc import Sequence
 from typing import Final
 
-from ottla.log.handles import Handle, Handles
+from ottla.log.handles import Handle, Handles, NotCached
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY, Indexes, Read, search
-from ottla.log.scan import batches
+from ottla.log.scan import batches, is_plausible
 from ottla.log.values import NO_TIMESTAMP
 from ottla.wire.records import BATCH_HEADER_BYTES, read_header
+
+logger = logging.getLogger(__name__)
 
 LOG: Final = ".log"
 OFFSET_INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
 SNAPSHOT: Final = ".snapshot"
 DELETED: Final = ".deleted"
+CLEANED: Final = ".cleaned"
+SWAP: Final = ".swap"
+
+REPAIRED_INTERVAL_BYTES: Final = 4096
 
 
 def path_of(directory: str, offset: int, suffix: str) -> str:
     return f"{directory}/{offset:020d}{suffix}"
+
+
+class _WrongIndex(Exception):
+    """An entry of an index leads to another batch than it says, or to none."""
 
 
 class Segment:
@@ -32,6 +43,7 @@ class Segment:
     __slots__ = (
         "_largest",
         "_offset_handle",
+        "_repaired",
         "_time_handle",
         "base_offset",
         "created_ms",
@@ -51,6 +63,7 @@ class Segment:
         self._offset_handle: Handle | None = None
         self._time_handle: Handle | None = None
         self._largest: tuple[int, int] | None = None
+        self._repaired: Indexes | None = None
 
     def path(self, suffix: str) -> str:
         return self.handle.path.removesuffix(LOG) + suffix
@@ -72,18 +85,60 @@ class Segment:
         if not self.size:
             self.indexes = Indexes()
             return self.indexes
-        files = (
-            handles.read(handle, handles.size(handle), 0, cached_only=False)
-            for handle in (self.offset_handle, self.time_handle)
-        )
-        indexes = Indexes.decode(*files)
+        return self.take_indexes(self.fetch_indexes(handles), handles)
+
+    def fetch_indexes(self, handles: Handles) -> Indexes:
+        """Blocking, and fit for a thread: what the files say, or else the batches."""
+        indexes = self._repaired or self._read_indexes(handles)
+        if indexes is None:
+            indexes = self.rebuild_indexes(handles, REPAIRED_INTERVAL_BYTES)
         header = handles.read(self.handle, BATCH_HEADER_BYTES, 0, cached_only=False)
         indexes.first_timestamp = read_header(header).max_timestamp
+        return indexes
+
+    def take_indexes(self, indexes: Indexes, handles: Handles) -> Indexes:
+        """From here on they are kept in memory, and grow there."""
         handles.drop(self.offset_handle)
         handles.drop(self.time_handle)
         self._offset_handle = self._time_handle = None
         self.indexes = indexes
         return indexes
+
+    def indexes_before(
+        self, offset: int, handles: Handles, interval_bytes: int
+    ) -> tuple[Indexes, int] | None:
+        """Blocking. Its files up to a batch at or before `offset`, and that batch's position.
+
+        None when they cannot be right, or are of no use.
+        """
+        try:
+            files = [
+                handles.read(handle, handles.size(handle), 0, cached_only=False)
+                for handle in (self.offset_handle, self.time_handle)
+            ]
+            if not self._indexed_position(offset, handles, cached_only=False):
+                return None
+        except (FileNotFoundError, _WrongIndex):
+            return None
+        indexes = Indexes.decode(*files)
+        if not indexes.is_rising:
+            return None
+        position = indexes.cut_before(offset - self.base_offset, interval_bytes)
+        header = handles.read(self.handle, BATCH_HEADER_BYTES, 0, cached_only=False)
+        indexes.first_timestamp = read_header(header).max_timestamp
+        return indexes, position
+
+    def _read_indexes(self, handles: Handles) -> Indexes | None:
+        """Blocking. None when the files are not there, or cannot be right."""
+        try:
+            files = (
+                handles.read(handle, handles.size(handle), 0, cached_only=False)
+                for handle in (self.offset_handle, self.time_handle)
+            )
+            indexes = Indexes.decode(*files)
+        except FileNotFoundError:
+            return None
+        return indexes if indexes.is_rising and self._has_right_times(handles) else None
 
     def seal(self) -> None:
         """The indexes are in their files now."""
@@ -101,50 +156,153 @@ class Segment:
         return timestamp - first if first >= 0 else now_ms - self.created_ms
 
     def position_before(self, offset: int, handles: Handles, *, cached_only: bool) -> int:
-        """A position at or before the batch that contains `offset`."""
+        """A position at or before the batch that contains `offset`.
+
+        The batch there is looked at: an index that leads astray is built again from the log.
+        """
+        try:
+            return self._indexed_position(offset, handles, cached_only=cached_only)
+        except _WrongIndex:
+            if cached_only:
+                raise NotCached from None
+        self.repair_indexes(handles)
+        # While a segment is written to, its index cannot be replaced: then all is searched.
+        return 0 if self.indexes is not None else self._entry_before(offset, handles)[1]
+
+    def _indexed_position(self, offset: int, handles: Handles, *, cached_only: bool) -> int:
+        """Raises _WrongIndex. An entry may lead too far to the front, never too far back."""
+        entry_offset, position = self._entry_before(offset, handles, cached_only=cached_only)
+        indexes = self.indexes or self._repaired
+        if not position or (indexes is not None and not indexes.is_from_files):
+            return position
+        if not 0 < position <= self.size - BATCH_HEADER_BYTES:
+            raise _WrongIndex
+        head = handles.read(self.handle, BATCH_HEADER_BYTES, position, cached_only=cached_only)
+        if len(head) < BATCH_HEADER_BYTES:
+            raise _WrongIndex
+        header = read_header(head)
+        first = header.base_offset - self.base_offset
+        if not is_plausible(header) or not 0 <= first <= entry_offset:
+            raise _WrongIndex
+        return position
+
+    def _entry_before(
+        self, offset: int, handles: Handles, *, cached_only: bool = False
+    ) -> tuple[int, int]:
+        """(last offset of a batch, its position), the offset relative; a position of 0 is any."""
         relative = offset - self.base_offset
-        indexes = self.indexes
+        indexes = self.indexes or self._repaired
         if indexes is not None:
-            return indexes.position_before(relative)
+            return indexes.entry_before(relative)
         if relative <= 0 or not self.size:
-            return 0
+            return 0, 0
         handle = self.offset_handle
         read = self._reader(handles, handle, cached_only=cached_only)
-        entry = search(read, handles.size(handle), OFFSET_ENTRY, relative)
-        return entry[1] if entry is not None else 0
+        if cached_only:
+            handles.check_quick(handle)
+        return self._search(read, handle, OFFSET_ENTRY, relative, handles)
+
+    def _search(
+        self, read: Read, handle: Handle, entry: struct.Struct, key: int, handles: Handles
+    ) -> tuple[int, int]:
+        try:
+            return search(read, handles.size(handle), entry, key) or (0, 0)
+        except (struct.error, IndexError):
+            raise _WrongIndex from None
+        except FileNotFoundError:
+            if handles.disk.exists(self.handle.path):
+                raise _WrongIndex from None
+            raise  # The whole segment is gone.
+
+    def repair_indexes(self, handles: Handles) -> None:
+        """Blocking, and fit for a thread. The files are left as they are until the next start."""
+        if self.indexes is None:
+            logger.warning("%s: its index is wrong, the log is asked", self.handle.path)
+            self._repaired = self.rebuild_indexes(handles, REPAIRED_INTERVAL_BYTES)
+            self._largest = None
 
     def offset_before(self, timestamp: int, handles: Handles) -> int:
         """Blocking. No record of the segment before this offset is as young as `timestamp`."""
-        indexes = self.indexes
-        if indexes is not None:
-            return self.base_offset + indexes.offset_before(timestamp)
         if not self.size:
             return self.base_offset
-        handle = self.time_handle
-        read = self._reader(handles, handle, cached_only=False)
-        entry = search(read, handles.size(handle), TIME_ENTRY, timestamp)
-        return self.base_offset + (entry[1] if entry is not None else 0)
+        try:
+            found, offset = self._time_before(timestamp, handles)
+            is_true = not offset or self._is_moment(found, offset, handles)
+        except _WrongIndex:
+            is_true = False
+        if is_true:
+            return self.base_offset + offset
+        self.repair_indexes(handles)
+        if self.indexes is not None:
+            return self.base_offset
+        return self.base_offset + self._time_before(timestamp, handles)[1]
+
+    def _time_before(self, timestamp: int, handles: Handles) -> tuple[int, int]:
+        indexes = self.indexes or self._repaired
+        if indexes is not None:
+            return indexes.time_before(timestamp)
+        read = self._reader(handles, self.time_handle, cached_only=False)
+        return self._search(read, self.time_handle, TIME_ENTRY, timestamp, handles)
+
+    def _is_moment(self, timestamp: int, offset: int, handles: Handles) -> bool:
+        """Blocking. Whether the batch with this (relative) offset has this largest timestamp."""
+        indexes = self.indexes or self._repaired
+        if indexes is not None and not indexes.is_from_files:
+            return True
+        offset += self.base_offset
+        position = self.position_before(offset, handles, cached_only=False)
+        for _, header, _ in batches(self.reader(handles), position, self.size):
+            if header.last_offset >= offset:
+                return header.base_offset <= offset and header.max_timestamp == timestamp
+        return False
 
     def largest_timestamp(self, handles: Handles) -> tuple[int, int]:
         """Blocking. (timestamp, last offset of the first batch that has it); (-1, …) if none."""
-        indexes = self.indexes
+        indexes = self.indexes or self._repaired
         if indexes is not None:
             return indexes.max_timestamp, self.base_offset + indexes.max_timestamp_at
         if self._largest is None:
-            last = self._last_entry(self.time_handle, TIME_ENTRY, handles) if self.size else None
-            timestamp, offset = last or (NO_TIMESTAMP, 0)
+            if not self.size:
+                return NO_TIMESTAMP, self.base_offset
+            if not self._has_right_times(handles):
+                self.repair_indexes(handles)
+                return self.largest_timestamp(handles)
+            timestamp, offset = self.last_entries(handles)[1]
             self._largest = (timestamp, self.base_offset + offset)
         return self._largest
 
-    def has_sane_indexes(self, handles: Handles) -> bool:
-        """Blocking. A crash may leave zeros where entries were; none of those can be zero."""
-        if not self.size:
-            return True
+    def youngest_ms(self, handles: Handles) -> int:
+        """Blocking. The largest timestamp, or, where no record has one, the time of the file."""
+        timestamp, _ = self.largest_timestamp(handles)
+        return timestamp if timestamp >= 0 else handles.disk.modified_ms(self.handle.path)
+
+    def _has_right_times(self, handles: Handles) -> bool:
+        """Blocking. Whether the last entry of the time index is true, and nothing is younger.
+
+        What is looked at is that entry's batch and the last ones of the segment: with clocks that
+        run forward an index without its end is found by that.
+        """
+        try:
+            timestamp, offset = self.last_entries(handles)[1]
+            if timestamp == NO_TIMESTAMP:
+                return ends_well(self, None, handles)
+            return ends_well(self, None, handles) and self._is_moment(timestamp, offset, handles)
+        except (_WrongIndex, struct.error):
+            return False
+        except FileNotFoundError:
+            if handles.disk.exists(self.handle.path):
+                return False
+            raise
+
+    def last_entries(self, handles: Handles) -> tuple[tuple[int, int], tuple[int, int]]:
+        """Blocking. (offset, position) and (timestamp, offset), both offsets relative."""
         offset_entry = self._last_entry(self.offset_handle, OFFSET_ENTRY, handles)
         time_entry = self._last_entry(self.time_handle, TIME_ENTRY, handles)
-        return (
-            offset_entry is None or (offset_entry[0] > 0 and 0 < offset_entry[1] < self.size)
-        ) and (time_entry is None or (time_entry[0] > 0 and time_entry[1] >= 0))
+        return offset_entry or (0, 0), time_entry or (NO_TIMESTAMP, 0)
+
+    def has_entries(self, handles: Handles) -> bool:
+        """Blocking."""
+        return handles.size(self.offset_handle) >= OFFSET_ENTRY.size
 
     def _last_entry(
         self, handle: Handle, entry: struct.Struct, handles: Handles
@@ -165,9 +323,12 @@ class Segment:
 
     def rebuild_indexes(self, handles: Handles, interval_bytes: int) -> Indexes:
         """Blocking: from the headers of all batches. The caller decides where they go."""
-        indexes = Indexes()
+        indexes, next_offset = Indexes(), self.base_offset
         read = self.reader(handles)
         for position, header, _ in batches(read, 0, self.size):
+            if header.base_offset < next_offset:
+                break  # Damage. What is indexed has to be in order.
+            next_offset = header.next_offset
             offset = header.last_offset - self.base_offset
             indexes.add(offset, position, header.size, header.max_timestamp, interval_bytes)
         return indexes
@@ -179,3 +340,30 @@ class Segment:
         return lambda count, position: handles.read(
             handle, count, position, cached_only=cached_only
         )
+
+
+def ends_well(segment: Segment, next_base: int | None, handles: Handles) -> bool:
+    """Blocking. As `end_by_indexes`, and no batch belongs into the next segment."""
+    end_offset = end_by_indexes(segment, handles)
+    return end_offset is not None and (next_base is None or end_offset <= next_base)
+
+
+def end_by_indexes(segment: Segment, handles: Handles) -> int | None:
+    """Blocking. The end offset, if the last entries of the indexes lead to the end of the file.
+
+    A few small reads, which find a file that was cut short, and indexes that are no indexes.
+    """
+    if not segment.size:
+        return segment.base_offset
+    (offset, position), (timestamp, _) = segment.last_entries(handles)
+    # After a crash there may be zeros where entries were; the first batch never has one.
+    if not 0 <= position < segment.size or (not position and segment.has_entries(handles)):
+        return None
+    next_offset, first_at_most = segment.base_offset, segment.base_offset + offset
+    for at, header, _ in batches(segment.reader(handles), position, segment.size):
+        if header.base_offset < next_offset or header.max_timestamp > timestamp:
+            return None
+        if next_offset == segment.base_offset and position and header.base_offset > first_at_most:
+            return None
+        next_offset, position = header.next_offset, at + header.size
+    return next_offset if position == segment.size else None

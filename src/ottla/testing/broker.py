@@ -185,7 +185,9 @@ class Broker:
 
     def _command(self, ready_fd: int) -> list[str]:
         command = [sys.executable, "-m", "ottla", "start"]
-        command += ["--listen", f"127.0.0.1:{self._port}", "--data-dir", str(self.data_dir)]
+        command += ["--listen", f"127.0.0.1:{self._port}"]
+        if "log.dirs" not in self.settings:
+            command += ["--data-dir", str(self.data_dir)]
         command += ["--ready-fd", str(ready_fd), "--die-with-parent"]
         for name, value in {"http.listener": "127.0.0.1:0", **self.settings}.items():
             command += ["--set", f"{name}={_text(value)}"]

@@ -61,6 +61,8 @@ _CRC_FROM: Final = 21
 _BATCH_LENGTH_MIN: Final = BATCH_HEADER_BYTES - BATCH_OVERHEAD_BYTES
 _VARINT_BYTES_MAX: Final = 10
 _CODEC_MAX: Final = max(map(int, Compression))
+# Half the price of calling the class.
+_new_tuple: Final = tuple.__new__
 
 
 class BatchHeader(NamedTuple):
@@ -115,6 +117,11 @@ class BatchHeader(NamedTuple):
         return self.attributes & DELETE_HORIZON_BIT != 0
 
     @property
+    def delete_horizon_ms(self) -> int | None:
+        """When the deletion markers in the batch may go; it takes the base timestamp's place."""
+        return self.base_timestamp if self.attributes & DELETE_HORIZON_BIT else None
+
+    @property
     def last_sequence(self) -> int:
         """Sequences run from 0 to 2**31 - 1 and start over; -1 without a producer."""
         if self.base_sequence < 0:
@@ -163,13 +170,13 @@ def check_produced(buf: Buffer) -> BatchHeader:
         raise UnsupportedMessageFormat(f"a batch of magic {magic}, only 2 is taken")
     if batch_length + BATCH_OVERHEAD_BYTES != len(buf):
         raise _wrong_length(batch_length + BATCH_OVERHEAD_BYTES, len(buf))
-    if crc32c(memoryview(buf)[_CRC_FROM:]) != crc:
+    if crc32c(buf[_CRC_FROM:]) != crc:
         raise CorruptBatch("the CRC does not match")
     if count != last_offset_delta + 1 or count < 1:
         raise InvalidRecord(f"{count} records with a last offset delta of {last_offset_delta}")
     if attributes & COMPRESSION_MASK > _CODEC_MAX:
         raise UnsupportedCompression(f"codec {attributes & COMPRESSION_MASK}")
-    return BatchHeader._make(fields)
+    return _new_tuple(BatchHeader, fields)
 
 
 def _too_short(buf: Buffer) -> CorruptBatch | UnsupportedMessageFormat:
@@ -219,7 +226,7 @@ def decode_records(buf: Buffer, pos: int = 0) -> list[Record]:
     header = read_header(buf, pos)
     if header.magic != MAGIC or not crc_matches(buf, pos, header):
         raise CorruptBatch(f"no intact batch at position {pos}")
-    data = bytes(_opened(buf, pos, header))
+    data = bytes(open_records(buf, pos, header))
     try:
         return _read_records(data, header)
     except IndexError:
@@ -276,7 +283,7 @@ def encode_batch(
         base_sequence=base_sequence,
         count=len(records),
     )
-    return _sealed(header, body)
+    return seal_batch(header, body)
 
 
 def recompress(buf: Buffer, compression: Compression) -> bytearray:
@@ -284,15 +291,15 @@ def recompress(buf: Buffer, compression: Compression) -> bytearray:
     header = read_header(buf)
     if not crc_matches(buf, 0, header):
         raise CorruptBatch("no intact batch to compress")
-    body = compress(compression, _opened(buf, 0, header))
+    body = compress(compression, open_records(buf, 0, header))
     changed = header._replace(
         batch_length=_BATCH_LENGTH_MIN + len(body),
         attributes=header.attributes & ~COMPRESSION_MASK | compression,
     )
-    return _sealed(changed, body)
+    return seal_batch(changed, body)
 
 
-def _sealed(header: BatchHeader, body: Buffer) -> bytearray:
+def seal_batch(header: BatchHeader, body: Buffer) -> bytearray:
     """Puts header and records together, with the CRC that fits."""
     batch = bytearray(BATCH_HEADER_BYTES)
     batch += body
@@ -302,7 +309,8 @@ def _sealed(header: BatchHeader, body: Buffer) -> bytearray:
     return batch
 
 
-def _opened(buf: Buffer, pos: int, header: BatchHeader) -> Buffer:
+def open_records(buf: Buffer, pos: int, header: BatchHeader) -> Buffer:
+    """The records of a batch as they were before compression, one behind the other."""
     if header.compression > _CODEC_MAX:
         raise CorruptBatch(f"codec {header.compression} is unknown")
     data = memoryview(buf)[pos + BATCH_HEADER_BYTES : pos + header.size]

@@ -15,7 +15,8 @@ import pytest
 from ottla.broker.connection import Outbox
 from ottla.broker.flusher import TICKETS_SINGLY_MAX, Flusher
 from ottla.broker.metrics import TopicMetrics
-from ottla.broker.partition import Home, Partition
+from ottla.broker.partition import Partition
+from ottla.broker.partition_files import Home
 from ottla.broker.waiting import Deadlines, PendingProduce
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import ErrorCode, StorageFailed, UnknownTopicOrPartition

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+import psutil
 import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
@@ -75,6 +76,19 @@ def test_a_topics_traffic_is_on_the_page_until_it_is_deleted() -> None:
     assert "orders" not in metrics.render().decode()
 
 
+def test_each_data_directory_has_its_own_times_of_syncs() -> None:
+    metrics = Metrics()
+    metrics.sync_latency("/a").observe(0.002)
+    metrics.sync_latency("/a").observe(0.2)
+    metrics.sync_latency("/b")
+
+    page = scrape(metrics)
+
+    assert value(page, "ottla_log_sync_seconds_count", directory="/a") == 2
+    assert value(page, "ottla_log_sync_seconds_bucket", directory="/a", le="0.0025") == 1
+    assert value(page, "ottla_log_sync_seconds_count", directory="/b") == 0
+
+
 def test_gauges_are_read_at_every_scrape() -> None:
     metrics = Metrics()
     lag = {("billing", "orders"): 3}
@@ -137,6 +151,7 @@ def test_the_process_is_on_the_page() -> None:
     assert value(page, "process_resident_memory_bytes") > 1_000_000
     assert value(page, "process_open_fds") > 2
     assert value(page, "process_cpu_seconds_total") > 0
+    assert abs(value(page, "process_start_time_seconds") - psutil.Process().create_time()) < 2
 
 
 def test_an_observation_on_a_bound_belongs_to_its_bucket() -> None:

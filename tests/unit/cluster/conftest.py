@@ -84,13 +84,17 @@ class Cluster:
         records, self.uncommitted = self.uncommitted, []
         self.cache.committed(records)
 
+    @staticmethod
+    def directory_of(node_id: int) -> bytes:
+        return bytes([0xD0, node_id]) * 8
+
     def start_broker(self, node_id: int = 1, rack: str | None = None, port: int = 9092) -> int:
         registration = Registration(
             node_id=node_id,
             incarnation_id=self.random.bytes(16),
             endpoints=[BrokerEndpoint(name="PLAINTEXT", host="127.0.0.1", port=port)],
             rack=rack,
-            directory_id=self.random.bytes(16),
+            directory_ids=[self.directory_of(node_id)],
         )
         epoch = self.ask("register_broker", registration)
         cursor = FIRST

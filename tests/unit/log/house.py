@@ -72,6 +72,13 @@ def sync(log: Log, disk: Disk) -> None:
         log.finish_sync(ticket)
 
 
+def shorten(log: Log, disk: Disk, offset: int, *, remove: bool = True) -> None:
+    """Moves the start, and the files of what has left the log go."""
+    for path in log.set_aside(log.delete_before(offset)):
+        if remove:
+            disk.remove(path)
+
+
 def open_log(
     disk: Disk,
     config: LogConfig = SMALL,

@@ -221,3 +221,18 @@ def test_checkpoint_that_lies_is_named(disk: MemoryDisk, text: bytes) -> None:
     disk.write_file("/data/c", text)
     with pytest.raises(StorageFailed, match="/data/c"):
         read_offsets(disk, "/data/c")
+
+
+def test_topic_made_again_does_not_inherit_the_offsets_of_its_namesake(disk: MemoryDisk) -> None:
+    old, other = TopicPartition("t", 0), TopicPartition("u", 3)
+    ids = {"t": bytes(16), "u": bytes([1] * 16)}
+    write_offsets(disk, "/data/c", {old: 50, other: 7}, ids)
+    assert read_offsets(disk, "/data/c", ids) == {old: 50, other: 7}
+    assert read_offsets(disk, "/data/c", {**ids, "t": bytes([2] * 16)}) == {other: 7}
+    assert read_offsets(disk, "/data/c") == {old: 50, other: 7}, "who does not ask is not told"
+
+
+def test_checkpoint_without_ids_is_believed_as_kafka_wrote_it(disk: MemoryDisk) -> None:
+    name = TopicPartition("t", 0)
+    write_offsets(disk, "/data/c", {name: 50})
+    assert read_offsets(disk, "/data/c", {"t": bytes(16)}) == {name: 50}

@@ -82,3 +82,15 @@ def test_missing_file_is_not_counted(disk: MemoryDisk) -> None:
         handles.acquire(handle)
     assert handle.users == 0
     assert len(handles) == 0
+
+
+def test_on_a_slow_disk_who_may_not_wait_opens_no_file(disk: MemoryDisk) -> None:
+    disk.make_directory("/data")
+    disk.write_file("/data/x", b"x")
+    handles, handle = Handles(disk), Handle("/data/x")
+    handles.is_slow = lambda path: path == "/data/x"
+    with pytest.raises(NotCached):
+        handles.read(handle, 1, 0, cached_only=True)
+    assert len(handles) == 0
+    assert handles.read(handle, 1, 0, cached_only=False) == b"x"
+    assert handles.read(handle, 1, 0, cached_only=True) == b"x", "it is open by now"

@@ -17,7 +17,7 @@ from ottla.log.handles import Handles
 from ottla.log.log import Log, LogConfig, LogPosition, SyncTicket
 from ottla.testing.disks import MemoryDisk, PowerLoss
 from ottla.wire.records import SEQUENCE_MAX, headers_in
-from unit.log.house import DIRECTORY, NOW_MS, append, make_batch, read_all
+from unit.log.house import DIRECTORY, NOW_MS, append, make_batch, read_all, shorten
 
 CONFIG = LogConfig(
     segment_bytes=1200, segment_ms=5_000, index_interval_bytes=100, segment_index_bytes=120
@@ -336,10 +336,8 @@ class LogAgainstAList(RuleBasedStateMachine):
         if self.log.synced.offset > self.start:
             offset = data.draw(st.integers(self.start, self.log.synced.offset))
             self.start = max(self.start, offset)
-            self.log.delete_before(offset)
+            shorten(self.log, self.disk, offset, remove=data.draw(st.booleans()))
             assert self.log.start_offset == self.start
-            if data.draw(st.booleans()):
-                self.log.reap()
 
     @precondition(lambda self: not self.tickets)
     @rule(data=st.data())

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from ottla.broker.disk import RealDisk
-from ottla.errors import OffsetOutOfRange
+from ottla.errors import OffsetOutOfRange, StorageFailed
 from ottla.log.handles import Handles
 from ottla.log.log import Log, LogConfig, LogPosition
 from ottla.testing.disks import MemoryDisk
@@ -23,6 +23,7 @@ from unit.log.house import (
     make_batch,
     open_log,
     read_all,
+    shorten,
     sync,
 )
 
@@ -195,12 +196,14 @@ def test_gap_of_a_compacted_log_is_passed_over(disk: MemoryDisk) -> None:
         assert base_offsets(bytes(data)) == [base], offset
 
 
-def test_file_shorter_than_its_batches_ends_the_read(disk: MemoryDisk) -> None:
+def test_file_shorter_than_its_batches_is_told_and_not_passed_over(disk: MemoryDisk) -> None:
     log = open_log(disk)
     append_many(log, 3)
     path = f"{DIRECTORY}/{0:020d}.log"
     disk.open(path).truncate(len(make_batch()) - 5)
-    assert log.read(0, 1000, log.written) == b""
+    with pytest.raises(StorageFailed, match="byte 0, offset 0"):
+        log.read(0, 1000, log.written)
+    assert log.suspicion is not None
 
 
 def test_threads_read_while_the_log_grows_rolls_and_shrinks(tmp_path: object) -> None:
@@ -225,8 +228,7 @@ def test_threads_read_while_the_log_grows_rolls_and_shrinks(tmp_path: object) ->
                 append_many(log, 4)
                 sync(log, disk)
                 if turn % 10 == 9:
-                    log.delete_before(log.end_offset - 100)
-                    log.reap()
+                    shorten(log, disk, log.end_offset - 100)
                 log.first_at_or_after(NOW_MS, log.written)
         finally:
             stop.set()

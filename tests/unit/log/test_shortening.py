@@ -17,6 +17,7 @@ from unit.log.house import (
     open_log,
     read_all,
     send,
+    shorten,
     sync,
 )
 
@@ -32,7 +33,7 @@ def test_deletion_moves_the_start_and_takes_whole_segments(disk: MemoryDisk) -> 
     log = open_log(disk, LogConfig(segment_bytes=10 * SIZE))
     append_many(log, 35)
     sync(log, disk)
-    log.delete_before(25)
+    shorten(log, disk, 25)
     assert log.start_offset == 25
     assert log.segment_count == 2
     assert files_of(disk, ".log") == [20, 30]
@@ -44,14 +45,13 @@ def test_deleted_files_are_set_aside_and_then_removed(disk: MemoryDisk) -> None:
     log = open_log(disk, LogConfig(segment_bytes=10 * SIZE))
     append_many(log, 35)
     sync(log, disk)
-    log.delete_before(20)
+    paths = log.set_aside(log.delete_before(20))
     assert files_of(disk, ".log.deleted") == [0, 10]
     assert files_of(disk, ".index.deleted") == [0, 10]
     assert files_of(disk, ".timeindex.deleted") == [0, 10]
     assert files_of(disk, ".snapshot.deleted") == [10]
     assert files_of(disk, ".snapshot") == [20, 30]
-    log.reap()
-    assert not [path for path in disk.paths() if path.endswith(".deleted")]
+    assert sorted(paths) == [path for path in disk.paths() if path.endswith(".deleted")]
 
 
 def test_start_never_moves_back(disk: MemoryDisk) -> None:
@@ -78,8 +78,9 @@ def test_deletion_of_everything_keeps_the_offsets_going(disk: MemoryDisk) -> Non
     log.roll(NOW_MS)
     log.write()
     sync(log, disk)
-    log.delete_before(10)
-    log.reap()
+    shorten(log, disk, 10)
+    assert log.segment_count == 1
+    assert files_of(disk, ".log") == [10]
     log = open_log(disk, clean=False)
     assert log.end_offset == 10
 
@@ -100,7 +101,7 @@ def test_producers_of_deleted_batches_are_still_known(disk: MemoryDisk) -> None:
     send(log, 0)
     append_many(log, 100)
     sync(log, disk)
-    log.delete_before(90)
+    shorten(log, disk, 90)
     assert send(log, 0) == (0, 1, -1, True)
     log = open_log(disk, clean=False, start_offset=90)
     assert send(log, 0) == (0, 1, -1, True)

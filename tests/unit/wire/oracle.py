@@ -34,7 +34,8 @@ def schema_name(kind: type[Message]) -> tuple[str, EntityType]:
         return api_key_map[kind.API_KEY], EntityType.request
     if kind.__name__.endswith("Response"):
         return api_key_map[kind.API_KEY], EntityType.response
-    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", kind.__name__).lower(), EntityType.data
+    name = re.sub(r"(?<=[a-z])(?=[A-Z])|(?<=^K)(?=Raft)", "_", kind.__name__)
+    return name.lower(), EntityType.data
 
 
 def versions_of(kind: type[Message]) -> set[int]:

@@ -19,7 +19,7 @@ from ottla.broker.fetch_sessions import (
 )
 from ottla.broker.partition import Partition
 from ottla.broker.services import RequestContext, Services
-from ottla.broker.waiting import Deferred, ParkedFetch
+from ottla.broker.waiting import Deferred, ParkedFetch, SharedReads
 from ottla.errors import (
     FetchSessionTopicIdError,
     InvalidRequest,
@@ -59,6 +59,7 @@ class Fetch:
         "_asked",
         "_by_id",
         "_bytes_max",
+        "_cold",
         "_context",
         "_deferred",
         "_partitions",
@@ -149,7 +150,9 @@ class Fetch:
             return UnknownTopicOrPartition(f"{name} has no partition {index}")
         return partition
 
-    def _read_all(self, *, cached_only: bool) -> tuple[list[PartitionData], int, bool, bool]:
+    def _read_all(
+        self, *, cached_only: bool, reads: SharedReads | None = None
+    ) -> tuple[list[PartitionData], int, bool, bool]:
         """(answers, bytes, whether a page was cold, whether something must be told at once)."""
         room = self._bytes_max
         byte_count = 0
@@ -161,13 +164,15 @@ class Fetch:
             try:
                 if isinstance(partition, OttlaError):
                     raise partition
-                is_cold = self._read_one(partition, asked, answer, room, cached_only)
+                is_cold = self._read_one(partition, asked, answer, room, cached_only, reads)
             except (OttlaError, OSError) as error:
                 answer.error_code = code_of(error)
                 answer.records = b""
                 must_answer = True
                 continue
             if is_cold:
+                assert isinstance(partition, Partition)
+                self._cold = partition
                 return answers, byte_count, True, must_answer
             if answer.records:
                 size = len(answer.records)
@@ -188,6 +193,7 @@ class Fetch:
         answer: PartitionData,
         room: int,
         cached_only: bool,
+        reads: SharedReads | None,
     ) -> bool:
         """Fills the answer; True when the page was cold."""
         partition.check_epoch(asked.current_leader_epoch)
@@ -203,9 +209,14 @@ class Fetch:
         if asked.fetch_offset == committed or room <= 0:
             return False
         limit = min(asked.partition_max_bytes, room)
-        data = partition.read(asked.fetch_offset, limit, cached_only=cached_only)
+        place = (partition, asked.fetch_offset, limit, committed)
+        data = reads.get(place) if reads is not None else None
         if data is None:
-            return True
+            data = partition.read(asked.fetch_offset, limit, cached_only=cached_only)
+            if data is None:
+                return True
+            if reads is not None:
+                reads[place] = data
         answer.records = data
         return False
 
@@ -215,7 +226,7 @@ class Fetch:
         self._deferred = Deferred()
         waiting = [found for found in self._partitions if isinstance(found, Partition)]
         parked = ParkedFetch(
-            self._services.loop,
+            self._services.parking,
             waiting,
             missing_bytes,
             self._request.max_wait_ms / 1000,
@@ -224,10 +235,10 @@ class Fetch:
         self._deferred.when_abandoned(parked.leave)
         return self._deferred
 
-    def _complete(self) -> None:
+    def _complete(self, reads: SharedReads) -> None:
         assert self._deferred is not None
         self._partitions = [self._find(topic, asked.partition) for topic, asked in self._asked]
-        answers, _, is_cold, _ = self._read_all(cached_only=True)
+        answers, _, is_cold, _ = self._read_all(cached_only=True, reads=reads)
         if is_cold:
             self._in_thread()
         else:
@@ -237,7 +248,9 @@ class Fetch:
         """The disk has to be waited for, which the loop may not do."""
         deferred = self._deferred = self._deferred or Deferred()
         loop = self._services.loop
-        future = loop.run_in_executor(None, lambda: self._read_all(cached_only=False))
+        # In a thread of the disk that has to be waited for: another's must not run out of them.
+        store = self._services.partitions.stores.of(self._cold)
+        future = loop.run_in_executor(store.threads, lambda: self._read_all(cached_only=False))
 
         def done(finished: asyncio.Future[tuple[list[PartitionData], int, bool, bool]]) -> None:
             error = finished.exception()

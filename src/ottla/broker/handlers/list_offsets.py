@@ -6,11 +6,11 @@ only once there are transactions.
 
 from __future__ import annotations
 
-import asyncio
 from typing import Final
 
 from ottla.broker.partition import Partition
 from ottla.broker.services import RequestContext, Services
+from ottla.broker.stores import Store
 from ottla.errors import OttlaError, code_of
 from ottla.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -40,14 +40,17 @@ async def handle(
             try:
                 partition = services.partitions.get(topic.name, asked.partition_index)
                 partition.check_epoch(asked.current_leader_epoch)
-                await _look_up(partition, asked, answer)
+                await _look_up(services.partitions.stores.of(partition), partition, asked, answer)
             except (OttlaError, OSError) as error:
                 answer.error_code = code_of(error)
     return response
 
 
 async def _look_up(
-    partition: Partition, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse
+    store: Store,
+    partition: Partition,
+    asked: ListOffsetsPartition,
+    answer: ListOffsetsPartitionResponse,
 ) -> None:
     log, limit = partition.log, partition.high_watermark
     if asked.timestamp == LATEST:
@@ -60,8 +63,8 @@ async def _look_up(
         return
     else:
         if asked.timestamp == MAX_TIMESTAMP:
-            found = await asyncio.to_thread(log.max_timestamp, limit)
+            found = await store.run(log.max_timestamp, limit)
         else:
-            found = await asyncio.to_thread(log.first_at_or_after, asked.timestamp, limit)
+            found = await store.run(log.first_at_or_after, asked.timestamp, limit)
         if found is not None:
             answer.offset, answer.timestamp, answer.leader_epoch = found

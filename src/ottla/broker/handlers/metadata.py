@@ -15,6 +15,7 @@ from ottla.broker.metadata import MetadataCache
 from ottla.broker.operations import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, NOT_ASKED
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.topic_creation import ensure_topics
+from ottla.cluster.directories import lies_offline
 from ottla.cluster.image import PartitionImage, TopicImage
 from ottla.cluster.names import check_topic_name
 from ottla.errors import ErrorCode, InvalidRequest, OttlaError, code_of
@@ -201,6 +202,7 @@ def offline_replicas(cache: MetadataCache, listener: str, partition: PartitionIm
         if (broker := brokers.get(replica)) is None
         or broker.is_fenced
         or listener not in broker.endpoints
+        or lies_offline(broker, partition)
     ]
 
 

@@ -8,17 +8,19 @@ KIP-951 beyond this node.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Collection
 
 from ottla.broker.partition import Partition
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.topic_creation import ensure_topic
-from ottla.broker.waiting import Deferred, PendingProduce, refuse
+from ottla.broker.waiting import Deferred, PendingProduce
+from ottla.broker.waiting import refuse as refuse_answer
 from ottla.errors import (
     InvalidRecord,
     InvalidRequest,
     InvalidRequiredAcks,
     OttlaError,
+    RequestTimedOut,
     TransactionsNotSupported,
     UnknownTopicOrPartition,
     UnsupportedCompression,
@@ -30,6 +32,7 @@ from ottla.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
+    TopicProduceData,
     TopicProduceResponse,
 )
 from ottla.wire.records import read_header
@@ -49,9 +52,19 @@ def handle(
             raise refusal
         return _refuse_all(request, refusal)
     for topic in request.topic_data:
-        if not services.partitions.is_ready_for(topic.name):
+        if not services.partitions.is_ready_for(topic.name) or _is_cold(services, topic):
             return services.loop.create_task(_prepare_and_append(services, context, request))
     return _append(services, context, request)
+
+
+def _is_cold(services: Services, topic: TopicProduceData) -> bool:
+    """Whether a partition has not been appended to since the start: the disk comes first."""
+    partitions = services.partitions.of_topic(topic.name) or {}
+    for data in topic.partition_data:
+        partition = partitions.get(data.index)
+        if partition is not None and partition.is_cold:
+            return True
+    return False
 
 
 def _refusal(context: RequestContext, request: ProduceRequest) -> OttlaError | None:
@@ -69,7 +82,7 @@ def _refuse_all(request: ProduceRequest, error: OttlaError) -> ProduceResponse:
     for topic in request.topic_data:
         answers = [PartitionProduceResponse(data.index) for data in topic.partition_data]
         for answer in answers:
-            refuse(answer, error)
+            refuse_answer(answer, error)
         response.responses.append(TopicProduceResponse(topic.name, answers))
     return response
 
@@ -77,7 +90,8 @@ def _refuse_all(request: ProduceRequest, error: OttlaError) -> ProduceResponse:
 async def _prepare_and_append(
     services: Services, context: RequestContext, request: ProduceRequest
 ) -> ProduceResponse | None:
-    """First creates topics, or compresses batches anew, which takes its time."""
+    """First creates topics, reads indexes, or compresses batches anew, which takes its time."""
+    late: set[Partition] = set()
     for topic in request.topic_data:
         partitions = services.partitions.of_topic(topic.name)
         if partitions is None:
@@ -91,12 +105,19 @@ async def _prepare_and_append(
             partitions = services.partitions.of_topic(topic.name) or {}
         for data in topic.partition_data:
             partition = partitions.get(data.index)
+            if partition is not None and partition.is_cold:
+                try:
+                    await _warm_up(services, partition, request.timeout_ms / 1000)
+                except TimeoutError:
+                    late.add(partition)
+                except (OttlaError, OSError):
+                    continue
             if partition is not None and partition.must_recompress and data.records is not None:
                 try:
                     data.records = await asyncio.to_thread(partition.recompressed, data.records)
                 except OttlaError:
                     continue
-    outcome = _append(services, context, request)
+    outcome = _append(services, context, request, late)
     if not isinstance(outcome, Deferred):
         return outcome
     reply: asyncio.Future[ProduceResponse | None] = services.loop.create_future()
@@ -104,8 +125,16 @@ async def _prepare_and_append(
     return await reply
 
 
+async def _warm_up(services: Services, partition: Partition, timeout_s: float) -> None:
+    threads = services.partitions.stores.of(partition).threads
+    await asyncio.wait_for(partition.warm_up(threads), timeout_s)
+
+
 def _append(
-    services: Services, context: RequestContext, request: ProduceRequest
+    services: Services,
+    context: RequestContext,
+    request: ProduceRequest,
+    late: Collection[Partition] = (),
 ) -> Deferred[ProduceResponse] | ProduceResponse | None:
     now_ms = services.clock.wall_ms()
     response = ProduceResponse()
@@ -124,9 +153,11 @@ def _append(
                 if partition is None:
                     raise UnknownTopicOrPartition(f"{topic.name} has no partition {data.index}")
                 partition.metrics.produce_requests += 1
+                if partition in late:
+                    raise RequestTimedOut(f"{partition.name}: its disk did not answer in time")
                 end_offset = _append_one(partition, data, answer, context.version, now_ms)
             except (OttlaError, OSError) as error:
-                refuse(answer, error)
+                refuse_answer(answer, error)
                 if partitions:
                     services.metrics.topic(topic.name).produce_errors += 1
             else:
@@ -167,7 +198,7 @@ def _wait(
     if not waits:
         return response
     waits_for_disk = acks == ACKS_ALL or is_late
-    pending.arm(request.timeout_ms / 1000 if waits_for_disk else None)
+    pending.arm(request.timeout_ms / 1000)
     for partition, end_offset, answer in waits:
         if waits_for_disk:
             partition.wait_committed(end_offset, pending, answer)

@@ -1,0 +1,89 @@
+"""A partition's directory as it comes into being, and its way to the disk through a thread."""
+
+from __future__ import annotations
+
+import errno
+from typing import TYPE_CHECKING, Any
+
+from ottla.log.directory import DataDirectory
+from ottla.log.log import Log
+from ottla.log.writing import Probing, Writing
+from ottla.types import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.partition import Partition
+    from ottla.broker.waiting import CommitWaiter
+
+
+class Home:
+    """A partition's directory: made with its first batch, durable with its first sync.
+
+    While it `is_taken`, a deleted topic's directory still has its name, and nothing is made.
+    """
+
+    __slots__ = ("_is_settled", "_name", "_topic_id", "data", "is_laid_out", "is_taken")
+
+    def __init__(
+        self, data: DataDirectory, name: TopicPartition, topic_id: bytes, *, is_settled: bool
+    ) -> None:
+        self.data = data
+        self._name = name
+        self._topic_id = topic_id
+        self.is_laid_out = self._is_settled = is_settled
+        self.is_taken = False
+
+    def lay_out(self) -> None:
+        if not self.is_laid_out:
+            if self.is_taken:
+                raise OSError(errno.EBUSY, "a deleted topic's files are in the way", self._name)
+            self.data.lay_out(self._name, self._topic_id)
+            self.is_laid_out = True
+
+    def settle(self, is_all_synced: bool) -> None:
+        """Blocking, unless the whole file system has just been synced."""
+        if not self._is_settled:
+            if not is_all_synced:
+                self.data.settle(self._name)
+            self._is_settled = True
+
+
+class PartitionWrite:
+    """What a partition has queued, on its way to the disk in a thread."""
+
+    __slots__ = ("_home", "_writing", "byte_count", "error", "partition", "waiters")
+
+    def __init__(
+        self,
+        partition: Partition,
+        home: Home,
+        writing: Writing | Probing,
+        byte_count: int,
+        waiters: list[tuple[CommitWaiter, Any]],
+    ) -> None:
+        self.partition = partition
+        self.byte_count = byte_count
+        self.waiters = waiters
+        self.error: OSError | None = None
+        self._home = home
+        self._writing = writing
+
+    def run(self) -> None:
+        """Blocking, in a thread."""
+        try:
+            self._home.lay_out()
+            self._writing.run()
+        except OSError as error:
+            self.error = error
+
+    def settle(self, log: Log) -> None:
+        """Back on the loop: the log learns what became of it."""
+        if isinstance(self._writing, Probing):
+            log.end_probe(self._writing)
+        elif self.error is None:
+            log.finish_write(self._writing)
+        else:
+            log.fail_write(self._writing)
+
+    @property
+    def is_probe(self) -> bool:
+        return isinstance(self._writing, Probing)

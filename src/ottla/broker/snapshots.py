@@ -1,0 +1,305 @@
+"""Snapshots of the metadata: when they are taken, and how the metadata log is cut behind them.
+
+The last two are kept, and the log behind the older of them, so that one damaged file costs nothing.
+A start reads the newest whole snapshot and what the log says behind it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias, TypeVar
+
+from ottla.broker.metadata import MetadataCache
+from ottla.broker.partition import Partition
+from ottla.broker.runtime import Runtime
+from ottla.broker.threads import wait_out
+from ottla.cluster.controller import Controller
+from ottla.cluster.image import InconsistentMetadata
+from ottla.cluster.snapshot import ImageCopy, copy_of
+from ottla.cluster.snapshot_file import (
+    DamagedSnapshot,
+    Snapshot,
+    SnapshotFiles,
+    SnapshotId,
+    encode_snapshot,
+)
+from ottla.config import BrokerConfig
+from ottla.errors import CannotStart, CorruptBatch, OttlaError
+from ottla.log.log import Log
+from ottla.ports import Clock, Disk
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+Shorten: TypeAlias = Callable[[Mapping[Partition, int]], Awaitable[dict[Partition, OSError]]]
+
+KEPT: Final = 2
+PAUSE_S: Final = 1.0
+PAUSE_AFTER_FAILURE_S: Final = 60.0
+COMMIT_S_MAX: Final = 30.0
+FINISH_S_MAX: Final = 10.0
+COPIES_MAX: Final = 5
+# Less than this is replayed in a blink: about two thousand records.
+REPLAYED_BYTES_MIN: Final = 64 * 1024
+# A replay of so much of the snapshot's own size is worth a new one.
+REPLAYED_SHARE: Final = 0.25
+
+
+class Kept(NamedTuple):
+    """A snapshot that is durable."""
+
+    id: SnapshotId
+    size: int
+    last_contained_ms: int
+
+
+class Growth(NamedTuple):
+    """What has come since the last snapshot."""
+
+    new_bytes: int
+    snapshot_bytes: int
+    waited_ms: int
+
+
+def is_due(growth: Growth, config: BrokerConfig) -> bool:
+    """As Kafka's settings say; without news there is nothing to do."""
+    if not growth.new_bytes:
+        return False
+    interval_ms = config.metadata_log_max_snapshot_interval_ms
+    return growth.new_bytes >= config.metadata_log_max_record_bytes_between_snapshots or (
+        interval_ms > 0 and growth.waited_ms >= interval_ms
+    )
+
+
+def is_worth_a_start(growth: Growth) -> bool:
+    """The next start would read noticeably less with a snapshot taken now.
+
+    Each start writes a record for every partition, so that without this the replay would grow from
+    start to start up to the full size that the settings allow.
+    """
+    return growth.new_bytes >= max(REPLAYED_BYTES_MIN, growth.snapshot_bytes * REPLAYED_SHARE)
+
+
+def to_keep(
+    snapshots: Sequence[Kept], log_bytes: int, now_ms: int, config: BrokerConfig
+) -> Sequence[Kept]:
+    """Of these, the oldest first, those that stay."""
+    kept = snapshots[-KEPT:]
+    if len(kept) < KEPT:
+        return kept
+    bytes_max, age_ms_max = config.metadata_max_retention_bytes, config.metadata_max_retention_ms
+    is_too_much = 0 <= bytes_max < log_bytes + sum(snapshot.size for snapshot in kept)
+    is_too_old = 0 <= age_ms_max < now_ms - kept[0].last_contained_ms
+    return kept[-1:] if is_too_much or is_too_old else kept
+
+
+def open_behind(
+    snapshot: Snapshot | None, start_offset: int, directory: str, open_log: Callable[[int], Log]
+) -> Log:
+    """Blocking: the metadata log, whose records go on where the snapshot ends or before.
+
+    `start_offset` is what the checkpoint says; `open_log` opens the log from an offset on.
+    """
+    covered_offset = 0 if snapshot is None else snapshot.end_offset
+    if start_offset > covered_offset:
+        raise _uncovered(directory, start_offset)
+    log = open_log(start_offset)
+    if log.corruption is not None:
+        log.abandon()
+        raise _damaged(directory, log.corruption)
+    if log.start_offset > covered_offset:
+        log.abandon()
+        raise _uncovered(directory, log.start_offset)
+    if log.end_offset < covered_offset:
+        # All that it holds is in the snapshot; new records must come behind that.
+        logger.warning(
+            "%s: the log ends at offset %d, before its snapshot; it goes on at offset %d",
+            directory,
+            log.end_offset,
+            covered_offset,
+        )
+        log.abandon()
+        log = open_log(covered_offset)
+    return log
+
+
+def _damaged(directory: str, reason: object) -> CannotStart:
+    return CannotStart(
+        f"The metadata log is damaged: {reason}. "
+        f"Put {directory} back from a copy, or start with another data directory."
+    )
+
+
+def _uncovered(directory: str, begins_at: int) -> CannotStart:
+    return _damaged(
+        directory, f"it begins at offset {begins_at}, and no whole snapshot tells what was before"
+    )
+
+
+class MetadataSnapshots:
+    """Takes snapshots of what is committed, and cuts the log. A chore."""
+
+    name: Final = "metadata-snapshots"
+
+    def __init__(self, clock: Clock, disk: Disk, directory: str, config: BrokerConfig) -> None:
+        self._clock = clock
+        self._files = SnapshotFiles(disk, directory)
+        self._config = config
+        self._found: Snapshot | None = None
+        self._has_looked = False
+        self._kept: list[Kept] = []
+        self._counted_from = 0
+        self._is_first_round = True
+        self._is_tidy = False
+        self._is_cut = False
+        self._has_failed = False
+        self.last_run_ms = 0
+
+    # -------------------------------------------------------------------------------- starting
+
+    def look(self) -> Snapshot | None:
+        """Blocking: finds the newest whole snapshot, which `newest` hands out once more."""
+        self._found, self._has_looked = self._files.newest(), True
+        self._kept = [] if self._found is None else [_kept(self._found)]
+        return self._found
+
+    def newest(self) -> Snapshot | None:
+        """Blocking: what a replay begins with."""
+        if not self._has_looked:
+            return self._files.newest()
+        found, self._found, self._has_looked = self._found, None, False
+        return found
+
+    async def replay(self, controller: Runtime[Controller], metadata: MetadataCache) -> None:
+        """Reads all that the metadata log and its snapshot say."""
+        try:
+            await controller.load()
+        except (CorruptBatch, InconsistentMetadata) as error:
+            raise _damaged(controller.partition.log.directory, error) from error
+        self._controller = controller
+        self._metadata = metadata
+        self._counted_from = self._bytes_in - controller.replayed_bytes
+        self._waits_since_ms = self._clock.now().steady_ms
+
+    def cut_with(self, shorten: Shorten) -> None:
+        self._shorten = shorten
+
+    # ---------------------------------------------------------------------------------- a round
+
+    @property
+    def pause_s(self) -> float:
+        return PAUSE_AFTER_FAILURE_S if self._has_failed else PAUSE_S
+
+    async def run(self) -> None:
+        """Takes a snapshot if it is time for one, and cuts what is no longer needed."""
+        try:
+            await self._go_round(for_a_start=self._is_first_round)
+        except (OSError, OttlaError, TimeoutError) as error:
+            self._has_failed = True
+            logger.warning("no snapshot of the metadata for now: %s", error)
+        else:
+            self._has_failed = self._is_first_round = False
+
+    async def finish(self) -> None:
+        """Before a stop: one more round, if the last one went well."""
+        if self._has_failed or self._controller.partition.log.fenced:
+            return
+        try:
+            await asyncio.wait_for(self._go_round(for_a_start=True), FINISH_S_MAX)
+        except (OSError, OttlaError, TimeoutError) as error:
+            logger.warning("no snapshot of the metadata before the stop: %s", error)
+
+    async def _go_round(self, *, for_a_start: bool) -> None:
+        if not self._is_tidy:
+            self._kept = await self._in_thread(self._tidied_up)
+            self._is_tidy = True
+        growth = self._growth()
+        if is_due(growth, self._config) or (for_a_start and is_worth_a_start(growth)):
+            await self.take()
+        await self._cut()
+
+    def _tidied_up(self) -> list[Kept]:
+        """In a thread: removes what a crash has left; returns what is kept, now with a fallback."""
+        self._files.remove_unfinished()
+        for older in reversed(self._files.ids()):
+            if self._kept and older < self._kept[0].id:
+                try:
+                    return [_kept(self._files.read(older)), *self._kept]
+                except (DamagedSnapshot, OSError) as error:
+                    logger.warning("%s is passed over: %s", self._files.path(older), error)
+        return self._kept
+
+    async def take(self) -> None:
+        """Returns when a snapshot of all that is committed now is durable."""
+        now = self._clock.now()
+        partition = self._controller.partition
+        # The log can then be cut exactly behind what the snapshot tells.
+        partition.roll(now.wall_ms)
+        await asyncio.wait_for(self._controller.all_committed(), COMMIT_S_MAX)
+        bytes_in = self._bytes_in
+        end_offset, copy = await self._copied_image()
+        if not end_offset:
+            return
+        id = SnapshotId(end_offset, max(0, partition.log.epoch_at(end_offset - 1)))
+        batches = encode_snapshot(id, copy.records(), now.wall_ms, now.wall_ms)
+        size = await self._in_thread(partial(self._files.write, id, batches))
+        self._kept = [*(kept for kept in self._kept if kept.id < id), Kept(id, size, now.wall_ms)]
+        self._is_cut = False
+        self._counted_from = bytes_in
+        self._waits_since_ms = now.steady_ms
+        self.last_run_ms = now.wall_ms
+        logger.debug("the metadata up to offset %d is in a snapshot of %d bytes", end_offset, size)
+
+    async def _copied_image(self) -> tuple[int, ImageCopy]:
+        """The committed image, and the offset behind it; the loop is not held for long."""
+        for _ in range(COPIES_MAX):
+            end_offset = self._controller.published_offset
+            copy = ImageCopy(self._metadata.image)
+            while copy.step():
+                await asyncio.sleep(0)
+                if self._controller.published_offset != end_offset:
+                    break
+            else:
+                return end_offset, copy
+        # It changes all the time: then at one go.
+        return self._controller.published_offset, copy_of(self._metadata.image)
+
+    async def _cut(self) -> None:
+        """Everything before the oldest snapshot that is kept goes, once there is another."""
+        partition, now_ms = self._controller.partition, self._clock.now().wall_ms
+        kept = list(to_keep(self._kept, partition.log.size_bytes, now_ms, self._config))
+        if (self._is_cut and kept == self._kept) or len(self._kept) < KEPT:
+            return
+        failed = await self._shorten({partition: kept[0].id.end_offset})
+        if failed:
+            raise failed[partition]
+        await self._in_thread(partial(self._remove_others, {snapshot.id for snapshot in kept}))
+        self._kept = kept
+        self._is_cut = True
+
+    def _remove_others(self, kept: set[SnapshotId]) -> None:
+        self._files.remove(id for id in self._files.ids() if id < max(kept) and id not in kept)
+
+    # --------------------------------------------------------------------------------- helpers
+
+    @property
+    def _bytes_in(self) -> int:
+        return self._controller.partition.metrics.bytes_in
+
+    def _growth(self) -> Growth:
+        return Growth(
+            self._bytes_in - self._counted_from,
+            self._kept[-1].size if self._kept else 0,
+            self._clock.now().steady_ms - self._waits_since_ms,
+        )
+
+    async def _in_thread(self, work: Callable[[], T]) -> T:
+        return await wait_out(asyncio.to_thread(work))
+
+
+def _kept(snapshot: Snapshot) -> Kept:
+    return Kept(snapshot.id, snapshot.size, snapshot.last_contained_ms)

@@ -1,0 +1,348 @@
+"""The data directories at work, each with threads of its own: none waits for another's disk.
+
+A directory that cannot be used at the start, or whose disk fails while the broker runs, is offline
+until a restart: its partitions answer with an error, all others go on. A full disk is not a broken
+one: it refuses writes, and heals by itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from ottla.cluster.directories import is_reserved
+from ottla.config import BrokerConfig
+from ottla.errors import CannotStart
+from ottla.log.directory import DataDirectory, Identity, encode_uuid
+from ottla.ports import Disk, Random
+from ottla.types import METADATA_TOPIC, TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.flusher import Flusher
+    from ottla.broker.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+THREADS_PER_STORE: Final = 4
+METADATA_PARTITION: Final = TopicPartition(METADATA_TOPIC, 0)
+# What a disk says that is going, gone, or turned read-only by a file system that has lost trust.
+_BROKEN: Final = frozenset(
+    getattr(errno, name)
+    for name in (
+        "EIO",
+        "EROFS",
+        "ENODEV",
+        "ENXIO",
+        "EUCLEAN",
+        "EREMOTEIO",
+        "ENOMEDIUM",
+        "ENOTCONN",
+        "ESTALE",
+        "ESHUTDOWN",
+    )
+    if hasattr(errno, name)
+)
+
+
+def is_broken(error: OSError) -> bool:
+    """Whether this is a failed disk, rather than a full one, or a file that somebody took away."""
+    return error.errno in _BROKEN
+
+
+class Store:
+    """One data directory: its files, its sync threads, its room, and whether it can be used."""
+
+    flusher: Flusher
+    internal_flusher: Flusher
+
+    def __init__(self, data: DataDirectory, *, takes_partitions: bool = True) -> None:
+        self.data = data
+        self.takes_partitions = takes_partitions
+        self.directory_id = b""
+        self.was_clean = True
+        self.failure: OSError | None = None
+        self.total_bytes = self.usable_bytes = -1
+        # Held while a checkpoint is written: two at once would write the same scratch file.
+        self.saving = asyncio.Lock()
+        name = os.path.basename(data.path) or "data"
+        self._threads = ThreadPoolExecutor(THREADS_PER_STORE, thread_name_prefix=f"io-{name}")
+
+    @property
+    def path(self) -> str:
+        return self.data.path
+
+    @property
+    def is_online(self) -> bool:
+        return self.failure is None
+
+    @property
+    def flushers(self) -> tuple[Flusher, Flusher]:
+        return self.flusher, self.internal_flusher
+
+    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Blocking work on this directory, in its own few threads."""
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+    @property
+    def threads(self) -> ThreadPoolExecutor:
+        return self._threads
+
+    def measure(self, disk: Disk) -> None:
+        """Blocking: how much room there is."""
+        self.total_bytes, self.usable_bytes = disk.room_bytes(self.path)
+
+    def close(self) -> None:
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        with suppress(OSError):
+            self.data.release()
+
+
+class Placement:
+    """Chooses directories for new partitions: the least full one, by what is promised of it.
+
+    Kafka counts partitions and knows nothing of bytes. Free bytes alone would send a thousand
+    partitions that are created at once into one directory, since none of them has any bytes yet.
+    So the room of a directory is its free bytes, shared among the partitions there that are still
+    empty and the new one: what already lies there is missing from the free bytes, what is still to
+    come is promised. Of equals the one with fewer partitions is taken, then the first named.
+    """
+
+    def __init__(self, stores: Sequence[Store], partitions: Iterable[Partition]) -> None:
+        self._stores = stores
+        self._count: Counter[DataDirectory] = Counter()
+        self._empty: Counter[DataDirectory] = Counter()
+        if len(stores) > 1:
+            for partition in partitions:
+                self.add(partition.data, is_empty=not partition.log.size_bytes)
+
+    def add(self, data: DataDirectory, *, is_empty: bool) -> None:
+        self._count[data] += 1
+        self._empty[data] += is_empty
+
+    def choose(self) -> Store:
+        """Where the next one goes; it is counted from here on."""
+        chosen = max(self._stores, key=self._room)
+        self.add(chosen.data, is_empty=True)
+        return chosen
+
+    def _room(self, store: Store) -> tuple[float, int]:
+        data = store.data
+        return store.usable_bytes / (1 + self._empty[data]), -self._count[data]
+
+
+class Stores:
+    """All directories that the settings name, usable or not."""
+
+    def __init__(
+        self, disk: Disk, stores: Sequence[Store], metadata: Store, cluster_id: str
+    ) -> None:
+        self._disk = disk
+        self._all = tuple(stores)
+        self._by_data = {store.data: store for store in stores}
+        self.metadata = metadata
+        self.cluster_id = cluster_id
+        # Where those partitions are whose directory is not among ours.
+        self.nowhere = Store(DataDirectory(disk, "/nowhere"), takes_partitions=False)
+        self.nowhere.failure = OSError(errno.ENODEV, "its data directory is not among log.dirs")
+
+    def give_flushers(self, new_flusher: Callable[[Store, str], Flusher]) -> None:
+        """Two for each: a stuck sync of data does not stop groups and metadata beside it."""
+        for store in self._all:
+            store.flusher = new_flusher(store, "data")
+            store.internal_flusher = new_flusher(store, "internal")
+        self.nowhere.flusher = self.metadata.flusher
+        self.nowhere.internal_flusher = self.metadata.internal_flusher
+
+    def __iter__(self) -> Iterator[Store]:
+        return iter(self._all)
+
+    def online(self) -> list[Store]:
+        return [store for store in self._all if store.is_online]
+
+    def of(self, partition: Partition) -> Store:
+        return self._by_data.get(partition.data, self.nowhere)
+
+    def with_id(self, directory_id: bytes) -> Store | None:
+        for store in self._all:
+            if store.directory_id == directory_id:
+                return store
+        return None
+
+    @property
+    def was_clean(self) -> bool:
+        return all(store.was_clean for store in self._all)
+
+    @property
+    def has_offline(self) -> bool:
+        return any(not store.is_online for store in self._all)
+
+    def is_slow(self, path: str) -> bool:
+        """Whether this file is on a disk that lets others wait just now."""
+        return any(
+            path.startswith(store.path + "/") and any(each.is_slow for each in store.flushers)
+            for store in self._all
+        )
+
+    def placement(self, partitions: Iterable[Partition]) -> Placement:
+        return Placement([s for s in self.online() if s.takes_partitions], partitions)
+
+    def close(self) -> None:
+        for store in self._all:
+            store.close()
+
+
+# ------------------------------------------------------------------------------------ starting
+
+
+def open_stores(disk: Disk, config: BrokerConfig, random: Random) -> Stores:
+    """Blocking: holds every directory, checks whose it is, and makes new ones ours."""
+    stores = _named(disk, config)
+    try:
+        identities = _hold_all(stores)
+        cluster_id = _check_owner(config, identities)
+        metadata = _metadata_store(disk, config, stores, identities)
+        if cluster_id is None:
+            cluster_id = encode_uuid(random.bytes(16))
+        for store, identity in identities.items():
+            try:
+                _make_ours(store, identity, cluster_id, config.node_id, random)
+                store.measure(disk)
+            except OSError as error:
+                _leave_out(store, error)
+        _check_usable(metadata)
+        return Stores(disk, stores, metadata, cluster_id)
+    except BaseException:
+        for store in stores:
+            store.close()
+        raise
+
+
+def _named(disk: Disk, config: BrokerConfig) -> list[Store]:
+    """The directories of log.dirs, and that of metadata.log.dir where it is another one."""
+    by_place: dict[str, Store] = {}
+    for path in config.log_dirs:
+        place = os.path.realpath(path)
+        if place in by_place:
+            raise CannotStart(f"log.dirs names {path} twice, as {by_place[place].path} as well.")
+        by_place[place] = Store(DataDirectory(disk, os.path.abspath(path)))
+    if config.metadata_log_dir is not None:
+        place = os.path.realpath(config.metadata_log_dir)
+        if place not in by_place:
+            data = DataDirectory(disk, os.path.abspath(config.metadata_log_dir))
+            by_place[place] = Store(data, takes_partitions=False)
+    return list(by_place.values())
+
+
+def _hold_all(stores: Sequence[Store]) -> dict[Store, Identity | None]:
+    """Who each usable directory belongs to."""
+    identities: dict[Store, Identity | None] = {}
+    for store in stores:
+        try:
+            store.data.hold()
+            identities[store] = store.data.read_identity()
+        except OSError as error:
+            _leave_out(store, error)
+    if not any(store.takes_partitions for store in identities):
+        reasons = "; ".join(f"{store.path}: {store.failure}" for store in stores)
+        raise CannotStart(f"No data directory can be used: {reasons}.")
+    return identities
+
+
+def _leave_out(store: Store, error: OSError) -> None:
+    store.failure = error
+    store.was_clean = False
+    logger.error("%s cannot be used, it is offline: %s", store.path, error)
+
+
+def _check_owner(config: BrokerConfig, identities: dict[Store, Identity | None]) -> str | None:
+    """All directories belong to this node of one cluster, or to nobody yet."""
+    first: tuple[str, Identity] | None = None
+    ids: dict[bytes, str] = {}
+    for store, identity in identities.items():
+        if identity is None:
+            continue
+        if identity.node_id != config.node_id:
+            raise CannotStart(
+                f"{store.path} belongs to node {identity.node_id}, not to node {config.node_id}: "
+                f"start with --node-id {identity.node_id}, or choose another data directory."
+            )
+        first = first or (store.path, identity)
+        if identity.cluster_id != first[1].cluster_id:
+            raise CannotStart(
+                f"{store.path} belongs to the cluster {identity.cluster_id}, {first[0]} to "
+                f"{first[1].cluster_id}: take one of them out of log.dirs."
+            )
+        other = ids.setdefault(identity.directory_id, store.path)
+        if identity.directory_id and other != store.path:
+            raise CannotStart(
+                f"{store.path} and {other} have the same directory.id in meta.properties: one is "
+                "a copy of the other, take it out of log.dirs."
+            )
+    return None if first is None else first[1].cluster_id
+
+
+def _metadata_store(
+    disk: Disk,
+    config: BrokerConfig,
+    stores: Sequence[Store],
+    identities: dict[Store, Identity | None],
+) -> Store:
+    """Where the metadata log lies; in new directories metadata.log.dir, or the first.
+
+    Beginning a new metadata log beside partitions would make them nobody's, and remove them.
+    """
+    wanted = stores[0]
+    if config.metadata_log_dir is not None:
+        path = os.path.abspath(config.metadata_log_dir)
+        wanted = next((store for store in stores if store.path == path), stores[0])
+    holding = [s for s in identities if disk.exists(s.data.partition_path(METADATA_PARTITION))]
+    if len(holding) > 1:
+        raise CannotStart(
+            f"The metadata log is in {holding[0].path} and in {holding[1].path}: "
+            "take the directory with the older one out of log.dirs."
+        )
+    if holding:
+        if config.metadata_log_dir is not None and holding[0] is not wanted:
+            raise CannotStart(
+                f"The metadata log is in {holding[0].path}, not in {wanted.path}: "
+                f"start with metadata.log.dir={holding[0].path}."
+            )
+        return holding[0]
+    _check_usable(wanted)
+    for store in identities:
+        if store.data.partitions():
+            raise CannotStart(
+                f"{store.path} holds partitions, but no data directory holds the metadata log that "
+                "they belong to: is a disk not mounted, or missing in log.dirs or metadata.log.dir?"
+            )
+    return wanted
+
+
+def _check_usable(metadata: Store) -> None:
+    if not metadata.is_online:
+        raise CannotStart(
+            f"{metadata.path}, where the metadata log belongs, cannot be used: {metadata.failure}."
+        )
+
+
+def _make_ours(
+    store: Store, identity: Identity | None, cluster_id: str, node_id: int, random: Random
+) -> None:
+    is_new = identity is None
+    if identity is None or not identity.directory_id:
+        directory_id = random.bytes(16)
+        while is_reserved(directory_id):
+            directory_id = random.bytes(16)
+        identity = Identity(cluster_id, node_id, directory_id)
+        store.data.write_identity(identity)
+    store.directory_id = identity.directory_id
+    store.was_clean = store.data.take_clean_marker() or is_new

@@ -1,0 +1,241 @@
+"""A snapshot of the metadata as a file beside the log, in Kafka's format (KIP-630).
+
+    <end offset, 20 digits>-<epoch, 10 digits>.checkpoint
+
+It stands for all records before its end offset, the last of which has that epoch. Inside are record
+batches with offsets of their own: a header as a control record, the records, a footer as a control
+record. A file without its footer, or with a batch that is not intact, is no snapshot.
+"""
+
+from __future__ import annotations
+
+import logging
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from ottla.cluster.framing import encode_record
+from ottla.errors import CorruptBatch
+from ottla.ports import Disk
+from ottla.wire.codec import MalformedMessage, decode, encode
+from ottla.wire.messages.snapshot_records import SnapshotFooterRecord, SnapshotHeaderRecord
+from ottla.wire.records import (
+    BatchHeader,
+    Record,
+    crc_matches,
+    decode_records,
+    encode_batch,
+    headers_in,
+)
+from ottla.wire.schema import Message
+
+logger = logging.getLogger(__name__)
+
+SUFFIX: Final = ".checkpoint"
+PARTIAL_SUFFIX: Final = ".checkpoint.part"
+OFFSET_DIGITS: Final = 20
+EPOCH_DIGITS: Final = 10
+CONTROL_KEY: Final = struct.Struct(">hh")
+CONTROL_KEY_VERSION: Final = 0
+SNAPSHOT_HEADER: Final = 3
+SNAPSHOT_FOOTER: Final = 4
+FORMAT_VERSION: Final = 0
+# Kafka reads no metadata batch above 8 MB; ours are as large as is decoded in a few milliseconds.
+RECORDS_PER_BATCH_MAX: Final = 1_000
+BATCH_BYTES_MAX: Final = 1024 * 1024
+
+
+class DamagedSnapshot(Exception):
+    """A file that is not what its writer meant to leave."""
+
+
+class SnapshotId(NamedTuple):
+    """What a snapshot is called; in this order the largest is the newest."""
+
+    end_offset: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.end_offset:0{OFFSET_DIGITS}d}-{self.epoch:0{EPOCH_DIGITS}d}"
+
+    @classmethod
+    def of_name(cls, name: str) -> SnapshotId | None:
+        """None for a file that is something else."""
+        offset, _, epoch = name.removesuffix(SUFFIX).partition("-")
+        is_snapshot = (
+            name.endswith(SUFFIX)
+            and (len(offset), len(epoch)) == (OFFSET_DIGITS, EPOCH_DIGITS)
+            and (offset + epoch).isascii()
+            and (offset + epoch).isdecimal()
+        )
+        return cls(int(offset), int(epoch)) if is_snapshot else None
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A whole snapshot in memory: each of `batches` holds records of the metadata log."""
+
+    id: SnapshotId
+    last_contained_ms: int
+    size: int
+    batches: Sequence[memoryview]
+
+    @property
+    def end_offset(self) -> int:
+        return self.id.end_offset
+
+
+# --------------------------------------------------------------------------------- its bytes
+
+
+def encode_snapshot(
+    id: SnapshotId, records: Iterable[Message], last_contained_ms: int, now_ms: int
+) -> Iterator[bytearray]:
+    """The file's batches, one behind the other."""
+    head = SnapshotHeaderRecord(FORMAT_VERSION, last_contained_ms)
+    yield _control_batch(0, id.epoch, now_ms, SNAPSHOT_HEADER, head)
+    offset = 1
+    for values in _grouped(records):
+        batch = [Record(offset + at, now_ms, None, value) for at, value in enumerate(values)]
+        yield encode_batch(batch, base_offset=offset, leader_epoch=id.epoch)
+        offset += len(values)
+    foot = SnapshotFooterRecord(FORMAT_VERSION)
+    yield _control_batch(offset, id.epoch, now_ms, SNAPSHOT_FOOTER, foot)
+
+
+def _grouped(records: Iterable[Message]) -> Iterator[list[bytes]]:
+    values: list[bytes] = []
+    byte_count = 0
+    for record in records:
+        value = encode_record(record)
+        is_full = len(values) == RECORDS_PER_BATCH_MAX or byte_count + len(value) > BATCH_BYTES_MAX
+        if values and is_full:
+            yield values
+            values, byte_count = [], 0
+        values.append(value)
+        byte_count += len(value)
+    if values:
+        yield values
+
+
+def _control_batch(offset: int, epoch: int, now_ms: int, kind: int, message: Message) -> bytearray:
+    key = CONTROL_KEY.pack(CONTROL_KEY_VERSION, kind)
+    record = Record(offset, now_ms, key, encode(message, FORMAT_VERSION))
+    return encode_batch([record], base_offset=offset, leader_epoch=epoch, is_control=True)
+
+
+def decode_snapshot(id: SnapshotId, data: bytes) -> Snapshot:
+    """Checks every byte; DamagedSnapshot says what is wrong."""
+    try:
+        batches = _intact_batches(data)
+        if not batches or _control_kind(data, *batches[0]) != SNAPSHOT_HEADER:
+            raise DamagedSnapshot("it does not begin with a header")
+        if _control_kind(data, *batches[-1]) != SNAPSHOT_FOOTER:
+            raise DamagedSnapshot("its footer is missing, so it was never finished")
+        header = decode(SnapshotHeaderRecord, _control_value(data, batches[0][0]), FORMAT_VERSION)
+    except (CorruptBatch, MalformedMessage) as error:
+        raise DamagedSnapshot(str(error)) from error
+    view = memoryview(data)
+    return Snapshot(
+        id,
+        header.last_contained_log_timestamp,
+        len(data),
+        [view[at : at + head.size] for at, head in batches if not head.is_control],
+    )
+
+
+def _intact_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
+    batches = []
+    position = offset = 0
+    for position, header in headers_in(data):
+        if not crc_matches(data, position, header):
+            raise DamagedSnapshot(f"the batch at position {position} does not match its CRC")
+        if header.base_offset != offset:
+            raise DamagedSnapshot(f"offset {header.base_offset} follows {offset - 1}")
+        batches.append((position, header))
+        offset = header.next_offset
+        position += header.size
+    if position != len(data):
+        raise DamagedSnapshot(f"it is cut off behind position {position}")
+    return batches
+
+
+def _control_kind(data: bytes, position: int, header: BatchHeader) -> int | None:
+    """The kind of the batch's first record, if that is a control record."""
+    if not header.is_control:
+        return None
+    records = decode_records(data, position)
+    key = records[0].key if records else None
+    if key is None or len(key) < CONTROL_KEY.size:
+        raise DamagedSnapshot("a control record has no kind")
+    kind: int = CONTROL_KEY.unpack_from(key)[1]
+    return kind
+
+
+def _control_value(data: bytes, position: int) -> bytes:
+    return decode_records(data, position)[0].value or b""
+
+
+# ---------------------------------------------------------------------------------- its files
+
+
+class SnapshotFiles:
+    """The snapshots in the metadata partition's directory. Everything here blocks."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+
+    def path(self, id: SnapshotId, suffix: str = SUFFIX) -> str:
+        return f"{self._directory}/{id}{suffix}"
+
+    def ids(self) -> list[SnapshotId]:
+        """All that are there, whole or not, the oldest first."""
+        try:
+            names = self._disk.list(self._directory)
+        except FileNotFoundError:
+            return []
+        return sorted(id for name in names if (id := SnapshotId.of_name(name)) is not None)
+
+    def write(self, id: SnapshotId, batches: Iterable[bytearray]) -> int:
+        """The snapshot is durable under its name when this returns; says how many bytes it has."""
+        scratch = self.path(id, PARTIAL_SUFFIX)
+        size = 0
+        try:
+            file = self._disk.open(scratch, create=True)
+            try:
+                file.truncate(0)
+                for batch in batches:
+                    file.write([batch], size)
+                    size += len(batch)
+                file.sync()
+            finally:
+                file.close()
+            self._disk.rename(scratch, self.path(id))
+        except OSError:
+            self._disk.remove(scratch)
+            raise
+        self._disk.sync_directory(self._directory)
+        return size
+
+    def read(self, id: SnapshotId) -> Snapshot:
+        return decode_snapshot(id, self._disk.read_file(self.path(id)))
+
+    def newest(self) -> Snapshot | None:
+        """The newest one that is whole; the log is told of those that are not."""
+        for id in reversed(self.ids()):
+            try:
+                return self.read(id)
+            except (DamagedSnapshot, OSError) as error:
+                logger.error("%s is passed over: %s", self.path(id), error)
+        return None
+
+    def remove(self, ids: Iterable[SnapshotId]) -> None:
+        for id in ids:
+            self._disk.remove(self.path(id))
+
+    def remove_unfinished(self) -> None:
+        for name in self._disk.list(self._directory):
+            if name.endswith(PARTIAL_SUFFIX):
+                self._disk.remove(f"{self._directory}/{name}")

@@ -1,0 +1,134 @@
+"""Giving queued batches to the disk, in this thread or in another.
+
+A `Writing` is all that was queued at one moment. Its log goes on taking batches meanwhile, but it
+begins no other writing, and starts no sync, before this one is back: finished or taken back.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from ottla.log.epochs import Epochs
+from ottla.log.handles import Handle
+from ottla.log.index import IndexMark
+from ottla.log.segment import SNAPSHOT, Segment, path_of
+from ottla.log.unsynced import Unsynced
+from ottla.log.values import LogPosition, SyncTicket
+from ottla.ports import File
+from ottla.wire.schema import Buffer
+
+# A segment as it was before the first batch of a queue: its size, and how far its indexes went.
+Mark = tuple[Segment, int, IndexMark]
+
+
+class Roll(NamedTuple):
+    """A segment that is finished once its queue is written, and the state behind it."""
+
+    segment: Segment
+    position: int
+    queue: list[Buffer]
+    next_base: int
+    snapshot: bytes
+
+
+class Writing:
+    __slots__ = (
+        "_epochs",
+        "_unsynced",
+        "change_count",
+        "created",
+        "directory",
+        "is_abandoned",
+        "mark",
+        "place",
+        "queue",
+        "queue_at",
+        "rolls",
+        "segment",
+        "synced",
+    )
+
+    def __init__(
+        self,
+        unsynced: Unsynced,
+        epochs: Epochs,
+        directory: str,
+        rolls: list[Roll],
+        segment: Segment,
+        queue: list[Buffer],
+        queue_at: int,
+        place: LogPosition,
+        mark: Mark,
+        change_count: int,
+    ) -> None:
+        self._unsynced = unsynced
+        self._epochs = epochs
+        self.directory = directory
+        self.rolls = rolls
+        self.segment = segment
+        self.queue = queue
+        self.queue_at = queue_at
+        self.place = place
+        self.mark = mark
+        self.change_count = change_count
+        self.created: list[str] = []
+        # Tickets that came back meanwhile: the files they let go may be those written to.
+        self.synced: list[SyncTicket] = []
+        self.is_abandoned = False
+
+    def run(self) -> None:
+        """Blocking, in whichever thread."""
+        for roll in self.rolls:
+            self._finish_segment(roll)
+        # A segment begun without a batch gets its file all the same: once the others are
+        # deleted, its name is what tells where the log ends.
+        self._write_queue(self.segment, self.queue, self.queue_at)
+
+    def _write_queue(self, segment: Segment, queue: list[Buffer], position: int) -> None:
+        if segment.is_created:
+            file = self._unsynced.to_write(segment.handle)
+        else:
+            file = self._create(segment.handle)
+            segment.is_created = True
+        file.write(queue, position)
+
+    def _finish_segment(self, roll: Roll) -> None:
+        segment, indexes = roll.segment, roll.segment.indexes
+        if roll.queue:
+            self._write_queue(segment, roll.queue, roll.position)
+        if indexes is not None:
+            self._unsynced.write_whole(segment.index_files(indexes))
+        handle = Handle(path_of(self.directory, roll.next_base, SNAPSHOT))
+        self._create(handle)
+        self._unsynced.write_away(handle, roll.snapshot)
+        self._epochs.save(self._unsynced, self.directory, roll.next_base)
+
+    def _create(self, handle: Handle) -> File:
+        file = self._unsynced.to_create(handle)
+        self.created.append(handle.path)
+        return file
+
+
+class Probing:
+    """Finds out whether the disk takes so many bytes more; nothing is left of them."""
+
+    __slots__ = ("_byte_count", "_segment", "_unsynced", "is_abandoned", "is_left_over", "synced")
+
+    def __init__(self, unsynced: Unsynced, segment: Segment, byte_count: int) -> None:
+        self._unsynced = unsynced
+        self._segment = segment
+        self._byte_count = byte_count
+        self.is_left_over = False
+        self.synced: list[SyncTicket] = []
+        self.is_abandoned = False
+
+    def run(self) -> None:
+        """Blocking, in whichever thread."""
+        file, size = self._unsynced.to_write(self._segment.handle), self._segment.size
+        try:
+            file.write([bytes(self._byte_count)], size)
+        finally:
+            try:
+                file.truncate(size)
+            except OSError:
+                self.is_left_over = True

@@ -1,0 +1,223 @@
+"""A node that has its metadata and nothing else, on a disk in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from random import Random
+from typing import Any
+
+from ottla.broker.metadata import MetadataCache
+from ottla.broker.metrics import TopicMetrics
+from ottla.broker.partition import Partition
+from ottla.broker.partition_files import Home
+from ottla.broker.registration import register
+from ottla.broker.retention import Shortener
+from ottla.broker.runtime import Runtime
+from ottla.broker.snapshots import (
+    MetadataSnapshots,
+    open_behind,
+)
+from ottla.cluster.brokers import Registration
+from ottla.cluster.controller import Controller
+from ottla.cluster.image import MetadataImage
+from ottla.cluster.snapshot import records_of
+from ottla.config import BrokerConfig, TopicConfig
+from ottla.log.checkpoints import START_OFFSETS, format_lines, read_offsets
+from ottla.log.directory import DataDirectory
+from ottla.log.handles import Handles
+from ottla.log.log import Log, LogConfig
+from ottla.testing.disks import MemoryDisk, PowerLoss
+from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, Now, TopicPartition
+from ottla.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+)
+from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
+from ottla.wire.messages.metadata_records import BrokerEndpoint
+
+NOW_MS = 1_790_000_000_000
+NAME = TopicPartition(METADATA_TOPIC, 0)
+DIRECTORY = f"/data/{NAME}"
+STARTS = f"/data/{START_OFFSETS}"
+
+
+class HandClock:
+    def __init__(self) -> None:
+        self.ms = 0
+
+    def now(self) -> Now:
+        return Now(NOW_MS + self.ms, self.ms)
+
+    def wall_ms(self) -> int:
+        return NOW_MS + self.ms
+
+
+class SeededRandom:
+    def __init__(self, seed: int) -> None:
+        self._source = Random(seed)
+
+    def bytes(self, count: int) -> bytes:
+        return self._source.randbytes(count)
+
+    def below(self, bound: int) -> int:
+        return self._source.randrange(bound)
+
+
+class FlusherInTurn:
+    """Writes and syncs at the end of the loop turn, so that every disk step has its number."""
+
+    is_full = is_holding = False
+
+    def __init__(self, disk: MemoryDisk) -> None:
+        self._disk = disk
+
+    def queue(self, partition: Partition) -> None:
+        asyncio.get_running_loop().call_soon(self._flush, partition)
+
+    def _flush(self, partition: Partition) -> None:
+        partition.write_queued()
+        ticket = partition.log.begin_sync()
+        if ticket is not None:
+            self._disk.sync_many(ticket.files, ticket.directories)
+            partition.settle(False)
+            partition.finish_sync(ticket)
+
+
+def copied(image: MetadataImage) -> MetadataImage:
+    copy = MetadataImage()
+    for record in records_of(image):
+        copy.apply(record)
+    return copy
+
+
+class Node:
+    """What `broker.main` wires together for the metadata, and nothing else."""
+
+    def __init__(self, disk: MemoryDisk, settings: dict[str, str], *, clean: bool) -> None:
+        self.disk = disk
+        self.clock = HandClock()
+        self.config = BrokerConfig.parse(settings)
+        self._clean = clean
+        self.recovery_point = 0
+        self.acknowledged = MetadataImage()
+
+    async def start(self, epoch: int = 1) -> None:
+        """Up to the replay."""
+        handles = Handles(self.disk)
+
+        def open_log(start_offset: int) -> Log:
+            return Log.open(
+                self.disk,
+                DIRECTORY,
+                LogConfig(),
+                now_ms=NOW_MS,
+                clean=self._clean,
+                recovery_point=self.recovery_point,
+                start_offset=start_offset,
+                handles=handles,
+            )
+
+        self.snapshots = MetadataSnapshots(self.clock, self.disk, DIRECTORY, self.config)
+        starts = read_offsets(self.disk, STARTS)
+        log = open_behind(self.snapshots.look(), starts.get(NAME, 0), DIRECTORY, open_log)
+        data = DataDirectory(self.disk, "/data")
+        self.partition = Partition(
+            NAME,
+            METADATA_TOPIC_ID,
+            log,
+            epoch,
+            TopicConfig.resolve(self.config, {}),
+            FlusherInTurn(self.disk),
+            TopicMetrics(METADATA_TOPIC),
+            Home(data, NAME, METADATA_TOPIC_ID, is_settled=False),
+        )
+        self.partition.lead(epoch)
+        self.cache = MetadataCache(self.config)
+        self.controller = Runtime(
+            asyncio.get_running_loop(),
+            self.clock,
+            self.partition,
+            Controller(self.config, SeededRandom(epoch)),
+            self.cache.committed,
+            self.snapshots.newest,
+        )
+        await self.snapshots.replay(self.controller, self.cache)
+        loop = asyncio.get_running_loop()
+        self.shortener = Shortener(loop, self.disk, self, self._save_start_offsets)
+        self.snapshots.cut_with(self.shortener.shorten)
+        self.acknowledged = copied(self.cache.image)
+
+    def of(self, partition: Partition) -> Node:
+        """As the shortener knows the data directories."""
+        return self
+
+    async def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
+        return await asyncio.to_thread(work, *arguments)
+
+    async def _save_start_offsets(self, partitions: Iterable[Partition]) -> None:
+        entries = [(*partition.name, partition.durable_start) for partition in partitions]
+        await asyncio.to_thread(self.disk.write_file, STARTS, format_lines(entries))
+
+    async def register(self) -> None:
+        endpoints = [BrokerEndpoint("PLAINTEXT", "h", 9092, 0)]
+        await register(self.controller, Registration(1, bytes(16), endpoints, None, [bytes(16)]))
+        self.acknowledged = copied(self.cache.image)
+
+    async def ask(self, decider: str, *arguments: Any) -> Any:
+        reply = await self.controller.submit(
+            lambda machine, now, ticket: getattr(machine, decider)(*arguments, now, ticket)
+        )
+        self.acknowledged = copied(self.cache.image)
+        return reply
+
+    async def create(self, name: str, partitions: int = 1, **configs: str) -> None:
+        settings = [CreatableTopicConfig(key.replace("_", "."), configs[key]) for key in configs]
+        topic = CreatableTopic(name, partitions, 1, [], settings)
+        reply = await self.ask("create_topics", CreateTopicsRequest(topics=[topic]))
+        assert reply.topics[0].error_code == 0
+
+    async def delete(self, name: str) -> None:
+        request = DeleteTopicsRequest(topics=[DeleteTopicState(name=name)])
+        await self.ask("delete_topics", request)
+
+    def stop(self) -> None:
+        self.controller.close()
+        self.partition.log.close()
+
+    def files(self) -> list[str]:
+        return [name for name in self.disk.list(DIRECTORY) if name[0].isdigit()]
+
+    def checkpoints(self) -> list[str]:
+        return [name for name in self.files() if name.endswith(".checkpoint")]
+
+
+def new_disk() -> MemoryDisk:
+    disk = MemoryDisk()
+    disk.make_directory(DIRECTORY)
+    return disk
+
+
+def live(story: Callable[[], Awaitable[Any]]) -> Any:
+    """Runs a story; one that loses power ends there."""
+
+    async def ends() -> Any:
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        task = asyncio.ensure_future(story())
+        failures: list[Any] = []
+
+        def fail(_: object, context: dict[str, Any]) -> None:
+            failures.append(context.get("exception") or context["message"])
+            task.cancel()
+
+        loop.set_exception_handler(fail)
+        try:
+            return await asyncio.wait_for(task, 20)
+        except (PowerLoss, asyncio.CancelledError):
+            assert all(isinstance(failure, PowerLoss) for failure in failures), failures
+            return None
+
+    return asyncio.run(ends())

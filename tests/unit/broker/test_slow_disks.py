@@ -1,0 +1,331 @@
+"""What the flusher does on the loop, what in a thread, and what becomes of a disk that stalls."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+import pytest
+
+from ottla.broker import flusher as flushers
+from ottla.broker.connection import Outbox
+from ottla.broker.flusher import Flusher
+from ottla.broker.metrics import TopicMetrics
+from ottla.broker.partition import Partition
+from ottla.broker.partition_files import Home
+from ottla.config import BrokerConfig, TopicConfig
+from ottla.errors import StorageFailed, UnknownTopicOrPartition
+from ottla.log.corruption import Corruption
+from ottla.log.directory import DataDirectory
+from ottla.log.log import Log, LogConfig
+from ottla.ports import File
+from ottla.testing.disks import FaultyDisk, FaultyFile, MemoryDisk
+from ottla.types import TopicPartition
+from ottla.wire.schema import Buffer
+from records_kit import batch
+
+NOW_MS = 1_790_000_000_000
+TOPIC_ID = bytes(range(16))
+MIB = 1024 * 1024
+
+
+class WatchedFile(FaultyFile):
+    def __init__(self, disk: WatchedDisk, file: File) -> None:
+        super().__init__(disk, file)
+        self._watched = disk
+
+    def write(self, buffers: Sequence[Buffer], position: int) -> None:
+        self._watched.writers.append(threading.current_thread().name)
+        super().write(buffers, position)
+
+
+class WatchedDisk(FaultyDisk):
+    """Remembers which thread wrote."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryDisk())
+        self.writers: list[str] = []
+
+    def open(self, path: str, *, create: bool = False) -> File:
+        file = super().open(path, create=create)
+        assert isinstance(file, FaultyFile)
+        return WatchedFile(self, file.file)
+
+
+class Waiter:
+    def __init__(self) -> None:
+        self.told: dict[str, Exception | None] = {}
+        self._changed = asyncio.Event()
+
+    def committed(self, item: Any) -> None:
+        assert item not in self.told, "told twice"
+        self.told[item] = None
+        self._changed.set()
+
+    def failed(self, item: Any, error: Exception) -> None:
+        assert item not in self.told, "told twice"
+        self.told[item] = error
+        self._changed.set()
+
+    async def of(self, item: str) -> Exception | None:
+        while item not in self.told:
+            self._changed.clear()
+            await self._changed.wait()
+        return self.told[item]
+
+
+class House:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.patch = patch
+        self.disk = WatchedDisk()
+        self.disk.make_directory("/data")
+        self.data = DataDirectory(self.disk, "/data")
+        self.broken: list[OSError] = []
+        self.waiter = Waiter()
+        self.flusher = Flusher(
+            asyncio.get_running_loop(),
+            self.disk,
+            "test",
+            lambda _: None,
+            Outbox(),
+            self.broken.append,
+            stalled_bytes_max=MIB,
+        )
+        self.flusher.start()
+
+    def partition(self, index: int = 0) -> Partition:
+        name = TopicPartition("t", index)
+        path = self.data.partition_path(name)
+        log = Log.open(self.disk, path, LogConfig(), now_ms=NOW_MS, clean=True)
+        home = Home(self.data, name, TOPIC_ID, is_settled=False)
+        config = TopicConfig.resolve(BrokerConfig(), {})
+        return Partition(name, TOPIC_ID, log, 1, config, self.flusher, TopicMetrics("t"), home)
+
+    async def warm(self, index: int = 0) -> Partition:
+        """A partition that has its files."""
+        partition = self.partition(index)
+        self.produce(partition, f"warm {index}")
+        assert await self.waiter.of(f"warm {index}") is None
+        self.disk.writers.clear()
+        return partition
+
+    def produce(self, partition: Partition, item: str, **options: Any) -> int:
+        appended = partition.append(batch(item.encode(), **options), NOW_MS)
+        partition.wait_committed(appended.end_offset, self.waiter, item)
+        return appended.base_offset
+
+    async def stall(self, partition: Partition) -> None:
+        """A sync is under way, and from here on any sync has taken for longer than is usual."""
+        self.disk.hold("sync")
+        self.produce(partition, "stalled")
+        await asyncio.to_thread(self.disk.wait_until_held)
+        for limit in ("QUICK_SYNC_S_MAX", "STALL_S", "STANDSTILL_S"):
+            self.patch.setattr(flushers, limit, -1.0)
+
+
+def in_a_house(
+    story: Callable[[House], Awaitable[None]],
+) -> Callable[[pytest.MonkeyPatch], None]:
+    async def live(patch: pytest.MonkeyPatch) -> None:
+        house = House(patch)
+        try:
+            await asyncio.wait_for(story(house), 20)
+        finally:
+            house.disk.heal()
+            await house.flusher.stop()
+
+    def test(monkeypatch: pytest.MonkeyPatch) -> None:
+        asyncio.run(live(monkeypatch))
+
+    test.__name__ = story.__name__
+    return test
+
+
+def _sequenced(sequence: int) -> dict[str, int]:
+    return {"producer_id": 5, "producer_epoch": 0, "base_sequence": sequence}
+
+
+@in_a_house
+async def test_only_adding_to_files_is_done_on_the_loop(house: House) -> None:
+    partition = house.partition()
+    house.produce(partition, "first")
+    assert await house.waiter.of("first") is None
+    assert set(house.disk.writers) == {"write-test"}, "files were made"
+    house.disk.writers.clear()
+    house.produce(partition, "second")
+    assert await house.waiter.of("second") is None
+    assert set(house.disk.writers) == {threading.main_thread().name}
+    house.disk.writers.clear()
+    partition.log.roll(NOW_MS)
+    house.produce(partition, "third")
+    assert await house.waiter.of("third") is None
+    assert set(house.disk.writers) == {"write-test"}
+
+
+@in_a_house
+async def test_beside_a_long_sync_and_for_a_while_after_it_the_loop_writes_nothing(
+    house: House,
+) -> None:
+    partition = await house.warm()
+    await house.stall(partition)
+    house.disk.writers.clear()
+    house.disk.hold("write")
+    for number in range(3):
+        house.produce(partition, str(number))
+        await asyncio.to_thread(house.disk.wait_until_held)
+    assert "0" not in house.waiter.told
+    house.disk.heal()
+    assert await house.waiter.of("2") is None
+    house.produce(partition, "after")
+    assert await house.waiter.of("after") is None
+    assert set(house.disk.writers) == {"write-test"}
+    names = ["warm 0", "stalled", "0", "1", "2", "after"]
+    assert list(house.waiter.told) == names
+    assert partition.high_watermark.offset == len(names)
+
+
+@in_a_house
+async def test_a_write_that_fails_in_a_thread_fails_all_who_came_since(house: House) -> None:
+    partition = await house.warm()
+    await house.stall(partition)
+    house.disk.hold("write")
+    house.produce(partition, "refused", **_sequenced(0))
+    partition.wait_written(house.waiter, "refused, asked only for a write")
+    await asyncio.to_thread(house.disk.wait_until_held)
+    house.produce(partition, "behind it", **_sequenced(1))
+    await asyncio.sleep(0)
+    house.disk.heal()
+    house.disk.fail("write", errno.ENOSPC, times=1)
+    for item in ("refused", "refused, asked only for a write", "behind it"):
+        assert isinstance(await house.waiter.of(item), StorageFailed)
+    assert await house.waiter.of("stalled") is None
+    assert house.broken == []
+    assert house.produce(partition, "again", **_sequenced(0)) == 2
+    assert await house.waiter.of("again") is None
+
+
+@in_a_house
+async def test_a_repetition_of_what_is_being_written_is_not_told_that_it_is(house: House) -> None:
+    partition = await house.warm()
+    await house.stall(partition)
+    house.disk.hold("write")
+    house.produce(partition, "first", **_sequenced(0))
+    await asyncio.to_thread(house.disk.wait_until_held)
+    assert partition.append(batch(b"first", **_sequenced(0)), NOW_MS).is_duplicate
+    partition.wait_written(house.waiter, "repeated")
+    await asyncio.sleep(0)
+    assert "repeated" not in house.waiter.told
+    house.disk.heal()
+    assert await house.waiter.of("repeated") is None
+
+
+@pytest.mark.parametrize("operation", ["write", "sync"])
+@pytest.mark.parametrize(("number", "is_broken"), [(errno.ENOSPC, False), (errno.EIO, True)])
+def test_a_broken_disk_is_told_and_a_full_one_is_not(
+    monkeypatch: pytest.MonkeyPatch, operation: str, number: int, is_broken: bool
+) -> None:
+    @in_a_house
+    async def story(house: House) -> None:
+        partition = await house.warm()
+        house.disk.fail(operation, number)
+        house.produce(partition, "refused")
+        assert isinstance(await house.waiter.of("refused"), StorageFailed)
+        await house.flusher.drain()
+        assert [error.errno for error in house.broken] == [number] * is_broken
+
+    story(monkeypatch)
+
+
+@in_a_house
+async def test_a_disk_that_stands_still_takes_no_more_than_its_share(house: House) -> None:
+    partition, other = await house.warm(0), await house.warm(1)
+    await house.stall(partition)
+    house.disk.hold("write")
+    taken = 0
+    while not house.flusher.is_full:
+        (partition, other)[taken // 50_000 % 2].append(batch(b"x" * 50_000), NOW_MS)
+        taken += 50_000
+        await asyncio.sleep(0)
+        assert taken < 2 * MIB
+    assert taken > MIB // 2
+    with pytest.raises(StorageFailed, match="waits for the disk"):
+        other.append(batch(b"no"), NOW_MS)
+    house.disk.heal()
+    await house.flusher.drain()
+    house.produce(partition, "again")
+    assert await house.waiter.of("again") is None
+
+
+@in_a_house
+async def test_a_partition_that_is_deleted_while_it_is_written_leaves_when_that_is_over(
+    house: House,
+) -> None:
+    partition, left = house.partition(), []
+    house.disk.hold("open")
+    house.produce(partition, "first")
+    await asyncio.to_thread(house.disk.wait_until_held)
+    partition.retire(UnknownTopicOrPartition("deleted"))
+    house.flusher.leave(partition)
+    partition.log.abandon()
+    partition.when_written(lambda: left.append("now"))
+    assert isinstance(await house.waiter.of("first"), UnknownTopicOrPartition)
+    assert left == []
+    house.disk.heal()
+    await house.flusher.drain()
+    assert left == ["now"]
+    assert partition.has_directory, "what the thread made has to be removed"
+
+
+@in_a_house
+async def test_whether_there_is_room_again_is_tried_in_a_thread(house: House) -> None:
+    partition = await house.warm()
+    house.disk.fail("write", errno.ENOSPC)
+    house.produce(partition, "refused")
+    assert isinstance(await house.waiter.of("refused"), StorageFailed)
+    house.flusher.probe(partition)
+    await house.flusher.drain()
+    assert partition.failure is not None
+    house.disk.heal()
+    house.disk.writers.clear()
+    house.flusher.probe(partition)
+    await house.flusher.drain()
+    assert partition.failure is None
+    assert house.disk.writers == ["write-test"]
+    assert partition.log.size_bytes == len(house.disk.read_file(f"/data/t-0/{0:020d}.log"))
+
+
+def test_stopping_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flushers, "STOP_S_MAX", 0.05)
+
+    async def live() -> None:
+        house = House(monkeypatch)
+        partition = await house.warm()
+        await house.stall(partition)
+        assert not await asyncio.wait_for(house.flusher.stop(), 10)
+        assert "stalled" not in house.waiter.told
+        house.disk.heal()
+
+    asyncio.run(live())
+
+
+@in_a_house
+async def test_a_damaged_log_is_no_broken_disk(house: House) -> None:
+    partition = await house.warm()
+    partition.append(batch(b"queued"), NOW_MS)
+    partition.condemn(Corruption("/data/t-0/0.log", 0, 0, 1, "a bit flipped"))
+    await house.flusher.drain()
+    assert partition.failure is not None
+    assert house.broken == []
+
+
+@in_a_house
+async def test_a_write_that_held_up_the_loop_is_the_last_one_for_a_while(house: House) -> None:
+    partition = await house.warm()
+    house.patch.setattr(flushers, "STALL_S", -1.0)
+    for item in ("held up", "in a thread"):
+        house.produce(partition, item)
+        assert await house.waiter.of(item) is None
+    assert house.disk.writers == [threading.main_thread().name, "write-test"]

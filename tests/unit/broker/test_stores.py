@@ -1,0 +1,73 @@
+"""Where new partitions go, and what counts as a broken disk."""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from ottla.broker.partition import Partition
+from ottla.broker.stores import Placement, Store, is_broken
+from ottla.log.directory import DataDirectory
+from ottla.testing.disks import MemoryDisk
+
+GIB = 1 << 30
+
+
+def _stores(*usable_bytes: int) -> list[Store]:
+    disk = MemoryDisk()
+    stores = [Store(DataDirectory(disk, f"/{number}")) for number in range(len(usable_bytes))]
+    for store, count in zip(stores, usable_bytes, strict=True):
+        store.usable_bytes = count
+    return stores
+
+
+def _holding(store: Store, size_bytes: int) -> Partition:
+    found: Any = SimpleNamespace(data=store.data, log=SimpleNamespace(size_bytes=size_bytes))
+    return cast(Partition, found)
+
+
+def _chosen(stores: list[Store], partitions: list[Partition], count: int) -> list[int]:
+    placement = Placement(stores, partitions)
+    chosen = Counter(placement.choose().path for _ in range(count))
+    return [chosen[store.path] for store in stores]
+
+
+def test_one_partition_goes_to_the_least_full() -> None:
+    assert _chosen(_stores(GIB, 3 * GIB, 2 * GIB), [], 1) == [0, 1, 0]
+
+
+def test_many_at_once_share_the_room_by_how_much_there_is() -> None:
+    assert _chosen(_stores(GIB, GIB), [], 1000) == [500, 500]
+    shares = _chosen(_stores(3 * GIB, GIB), [], 1000)
+    assert abs(shares[0] - 750) <= 1
+    assert _chosen(_stores(GIB, 0), [], 100) == [100, 0], "a full disk gets none"
+
+
+def test_partitions_that_were_filled_count_by_the_room_they_left() -> None:
+    first, second = stores = _stores(3 * GIB, 2 * GIB)
+    full = [_holding(first, GIB) for _ in range(50)]
+    assert _chosen(stores, full, 1) == [1, 0]
+    empty = [_holding(first, 0) for _ in range(50)]
+    assert _chosen(stores, empty, 1) == [0, 1]
+    assert second.usable_bytes == 2 * GIB
+
+
+def test_of_equals_the_one_with_fewer_partitions_is_taken() -> None:
+    first, _ = stores = _stores(GIB, GIB)
+    assert _chosen(stores, [_holding(first, 10)], 1) == [0, 1]
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.EROFS, errno.ENODEV, errno.ESTALE])
+def test_a_disk_that_is_going_is_broken(number: int) -> None:
+    assert is_broken(OSError(number, "gone"))
+
+
+@pytest.mark.parametrize(
+    "number", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENOENT, errno.EINTR]
+)
+def test_a_full_disk_is_not_broken(number: int) -> None:
+    assert not is_broken(OSError(number, "full"))
