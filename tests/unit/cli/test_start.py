@@ -66,3 +66,11 @@ def test_taken_port_is_told_with_the_option_that_moves_it() -> None:
     assert serving._reason(error, config).startswith("127.0.0.1:9644 is taken")
     assert "--http" in serving._reason(error, config)
     assert serving._reason(PermissionError(13, "denied"), config) == "[Errno 13] denied"
+
+
+def test_each_data_dir_is_one_more_of_log_dirs() -> None:
+    arguments = ["--data-dir", "/disk-1", "--data-dir=/disk-2"]
+    quick = parse(arguments)
+    assert quick is not None
+    assert quick.flags == {"log.dirs": "/disk-1,/disk-2"}
+    assert through_typer(arguments) == quick
