@@ -127,6 +127,17 @@ def test_readers_get_right_bytes_while_their_topic_is_compacted(broker: Broker, 
     assert "kept 0 " in checkpoint
 
 
+def test_librdkafka_reads_past_many_segments_without_a_record_left(broker: Broker) -> None:
+    """It gives up on a topic after ten replies with nothing but emptied batches."""
+    broker.create_topic("kept", configs={**COMPACTED, "segment.bytes": 1500})
+    producer = Producer({"bootstrap.servers": broker.bootstrap})
+    for number in range(30):
+        producer.produce("kept", b"%d" % number * 500, b"key", partition=0)
+        assert producer.flush(DEADLINE_S) == 0
+    until(lambda: bytes_of(broker, "kept-0") < 30 * 100 + 2000, "not compacted")
+    assert read(broker.bootstrap, "kept", 30)[29] == (b"key", b"29" * 500)
+
+
 def test_kill_9_while_a_log_is_compacted_loses_nothing() -> None:
     with Broker({**SETTINGS, "log.cleaner.backoff.ms": 1}) as broker:
         broker.create_topic("kept", configs={**COMPACTED, "segment.bytes": 5000})

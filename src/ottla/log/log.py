@@ -11,30 +11,27 @@ thread; `read`, `first_at_or_after` and `max_timestamp` may run in others beside
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ottla.errors import OffsetOutOfRange, StorageFailed
 from ottla.log import lookup
+from ottla.log.closing import remove_needless_snapshots, save_for_clean_start
 from ottla.log.corruption import Corruption
 from ottla.log.epochs import Epochs
-from ottla.log.handles import Handle, Handles, NotCached
+from ottla.log.handles import Handles, NotCached
 from ottla.log.index import Indexes
 from ottla.log.listing import Loaded, Site, producers_at
 from ottla.log.loading import load, needed_from
 from ottla.log.producer_state import ProducerState
 from ottla.log.progress import Progress
-from ottla.log.reading import Nonsense, Reader, segment_at
-from ottla.log.scan import OFFSET_DELTA_MAX, batches
-from ottla.log.segment import (
-    SNAPSHOT,
-    Segment,
-    path_of,
-)
+from ottla.log.reading import Nonsense, Reader
+from ottla.log.rolling import must_roll
+from ottla.log.segment import Segment
+from ottla.log.truncation import cut_files, find_cut
 from ottla.log.unsynced import Unsynced
 from ottla.log.values import Appended, LogConfig, LogPosition, SyncTicket
-from ottla.log.writing import Mark, Probing, Roll, Writing
+from ottla.log.writing import Mark, Probing, Roll, Writing, go_back, remove_traces
 from ottla.ports import Disk
 from ottla.wire.records import APPEND_TIME_BIT, BatchHeader, stamp
 from ottla.wire.schema import Buffer
@@ -173,7 +170,7 @@ class Log:
         stamp(batch, base_offset, leader_epoch)
         if not self._queue and not self._rolls:
             self._begin_queue(segment, indexes)
-        if self._must_roll(segment, indexes, last_offset, size, timestamp, now_ms):
+        if must_roll(self.config, segment, indexes, last_offset, size, timestamp, now_ms):
             segment = self._roll(now_ms)
             indexes = segment.indexes or segment.load_indexes(self._handles)
         offset = last_offset - segment.base_offset
@@ -217,29 +214,6 @@ class Log:
     def _begin_queue(self, segment: Segment, indexes: Indexes) -> None:
         self._queue_at = segment.size
         self._mark = (segment, segment.size, indexes.mark())
-
-    def _must_roll(
-        self,
-        segment: Segment,
-        indexes: Indexes,
-        last_offset: int,
-        size: int,
-        timestamp: int,
-        now_ms: int,
-    ) -> bool:
-        if not segment.size:
-            return last_offset - segment.base_offset > OFFSET_DELTA_MAX
-        config = self.config
-        age_ms_max = config.segment_ms
-        if config.segment_jitter_ms:
-            spread = zlib.crc32(segment.handle.path.encode())
-            age_ms_max -= spread % min(config.segment_jitter_ms, config.segment_ms)
-        return (
-            segment.size + size > config.segment_bytes
-            or segment.waited_ms(now_ms, timestamp) > age_ms_max
-            or indexes.is_full(config.segment_index_bytes)
-            or last_offset - segment.base_offset > OFFSET_DELTA_MAX
-        )
 
     def _roll(self, now_ms: int) -> Segment:
         """Begins a segment in memory; a reader in a thread sees the old list or the new one."""
@@ -345,38 +319,17 @@ class Log:
     def _take_back(self, created: Sequence[str] = (), is_abandoned: bool = False) -> None:
         """Nothing since the last `write` happened; what reached the disk of it is cut off."""
         assert self._mark is not None
-        active, size, mark = self._mark
-        for segment in self._segments:
-            if segment.base_offset > active.base_offset:
-                self._handles.drop(segment.handle)
-        self._segments = [s for s in self._segments if s.base_offset <= active.base_offset]
-        self._active = active
-        self._older_bytes = sum(segment.size for segment in self._segments[:-1])
-        if active.indexes is not None:
-            active.indexes.restore(mark)
-        active.size = size
+        self._hold(go_back(self._segments, self._handles, self._mark))
         self.end_offset = self.written.offset
         self._producers.undo()
         self._epochs.retreat(self.end_offset)
-        self._rolls = []
-        self._queue = []
+        self._rolls, self._queue = [], []
         if is_abandoned:
             return
         try:
-            self._clean_up(active, size, created)
+            remove_traces(self._handles, self._unsynced, self._mark, created)
         except OSError:
             self.fenced = True
-
-    def _clean_up(self, active: Segment, size: int, created: Sequence[str]) -> None:
-        for path in created:
-            self._handles.disk.remove(path)
-            self._unsynced.names_changed()
-        if active.handle.path in created:
-            self._handles.drop(active.handle)
-            active.handle = Handle(active.handle.path)
-            active.is_created = False
-        elif active.is_created:
-            self._unsynced.to_write(active.handle).truncate(size)
 
     # --------------------------------------------------------------------------------- syncing
 
@@ -412,18 +365,16 @@ class Log:
         """
         if self.corruption is not None:
             raise StorageFailed(f"{self.directory} is damaged: {self.corruption}")
-        disk, synced = self._handles.disk, self.synced
         self.abandon()
-        site = self._site(now_ms)
         if self._is_doubtful:
-            site.cut(self._segments, synced)
+            self._site(now_ms).cut(self._segments, self.synced)
         return Log.open(
-            disk,
+            self._handles.disk,
             self.directory,
             self.config,
             now_ms=now_ms,
             clean=False,
-            recovery_point=synced.offset,
+            recovery_point=self.synced.offset,
             start_offset=self.start_offset,
             handles=self._handles,
         )
@@ -486,29 +437,11 @@ class Log:
 
     def first_at_or_after(self, timestamp_ms: int, limit: LogPosition) -> lookup.Moment | None:
         """Blocking. (offset, timestamp, leader epoch) of the first record that is not older."""
-        whole = limit
-        if self.corruption is not None:
-            limit = self.corruption.limit_for(self.start_offset, self._segments, limit)
-        found = lookup.steadily(
-            lambda: self._segments,
-            lambda segments: lookup.first_at_or_after(
-                segments, self._handles, timestamp_ms, self.start_offset, limit
-            ),
-        )
-        if found is None and limit != whole:
-            raise StorageFailed(f"damaged: {self.corruption}")
-        return found
+        return lookup.first_at_or_after(self, self._handles, timestamp_ms, limit)
 
     def max_timestamp(self, limit: LogPosition) -> lookup.Moment | None:
         """Blocking. (offset, timestamp, leader epoch) of the first of the youngest records."""
-        if self.corruption is not None and self.start_offset < self.corruption.until:
-            raise StorageFailed(f"damaged: {self.corruption}")
-        return lookup.steadily(
-            lambda: self._segments,
-            lambda segments: lookup.max_timestamp(
-                segments, self._handles, self.start_offset, limit
-            ),
-        )
+        return lookup.max_timestamp(self, self._handles, limit)
 
     # ---------------------------------------------------------------------- epochs and producers
 
@@ -558,17 +491,12 @@ class Log:
         if offset > self.start_offset:
             self.start_offset = offset
             self._epochs.cut_start(offset)
-        segments, gone = self._segments, 0
+        segments = self._segments
         # A segment without a file yet cannot be the only one: a restart would begin at zero.
-        while (
-            gone + 1 < len(segments)
-            and segments[gone + 1].base_offset <= self.start_offset
-            and segments[gone + 1].is_created
-        ):
-            gone += 1
+        created = [segment for segment in segments if segment.is_created]
+        gone = len(created) - len(needed_from(self.start_offset, created))
         if gone:
-            self._segments = segments[gone:]
-            self._older_bytes = sum(segment.size for segment in self._segments[:-1])
+            self._hold(segments[gone:])
             self._reader.forget()
             for segment in segments[:gone]:
                 self._snapshots.pop(segment.base_offset, None)
@@ -583,8 +511,7 @@ class Log:
         """Compaction: in memory, the new one takes the place of these neighbours."""
         segments = self._segments
         at = segments.index(old[0])
-        self._segments = [*segments[:at], new, *segments[at + len(old) :]]
-        self._older_bytes = sum(segment.size for segment in self._segments[:-1])
+        self._hold([*segments[:at], new, *segments[at + len(old) :]])
         for segment in old[1:]:
             self._snapshots.pop(segment.base_offset, None)
         # Who reads an old segment just now remembers its place in the old reader.
@@ -597,24 +524,13 @@ class Log:
             raise StorageFailed(f"{self.directory} is fenced until it is opened again")
         if offset >= self.end_offset:
             return
-        offset = max(offset, self.start_offset)
         site = self._site(now_ms)
-        segment = segment_at(self._segments, offset)
-        position = segment.position_before(offset, self._handles, cached_only=False)
-        size = segment.size
-        for at, header, _ in batches(segment.reader(self._handles), position, segment.size):
-            if header.last_offset >= offset:
-                offset, size = min(offset, header.base_offset), at
-                break
-        for behind in reversed(self._segments):
-            if behind.base_offset > segment.base_offset:
-                site.remove_segment(behind)
-        for known_at in [at for at in self._snapshots if at > offset]:
-            site.disk.remove(site.path(known_at, SNAPSHOT))
-            del self._snapshots[known_at]
-        if segment.is_created:
-            self._unsynced.to_write(segment.handle).truncate(size)
-        self._shrink_to(segment, offset, size)
+        cut = find_cut(self._segments, self._handles, max(offset, self.start_offset))
+        self._hold(cut_files(site, self._unsynced, self._segments, self._snapshots, cut))
+        self._reader.forget()
+        self.end_offset = offset = cut.offset
+        self._progress = Progress(self._handles.disk, self.directory)
+        self.written = self.synced = LogPosition(offset, cut.segment.base_offset, cut.size)
         self._producers = producers_at(site, self._segments, self._snapshots, offset)
         self._epochs.cut_end(offset)
         self._epochs.save(self._unsynced, self.directory, offset)
@@ -625,16 +541,11 @@ class Log:
             self.fail_sync()
             raise
 
-    def _shrink_to(self, segment: Segment, offset: int, size: int) -> None:
-        kept = [s for s in self._segments if s.base_offset <= segment.base_offset]
-        segment.size = size
-        segment.indexes = segment.rebuild_indexes(self._handles, self.config.index_interval_bytes)
-        self._segments, self._active = kept, segment
-        self._older_bytes = sum(s.size for s in kept[:-1])
-        self._reader.forget()
-        self.end_offset = offset
-        self._progress = Progress(self._handles.disk, self.directory)
-        self.written = self.synced = LogPosition(offset, segment.base_offset, size)
+    def _hold(self, segments: list[Segment]) -> None:
+        """From now on these are the log's, in one step for a reader in a thread."""
+        self._segments = segments
+        self._active = segments[-1]
+        self._older_bytes = sum(segment.size for segment in segments[:-1])
 
     # --------------------------------------------------------------------------------- closing
 
@@ -646,13 +557,8 @@ class Log:
             self.abandon()
             raise StorageFailed(f"{self.directory} is fenced: it needs recovery at the next start")
         self.write()
-        active = self._active
-        if active.indexes is not None and active.is_created:
-            self._unsynced.write_whole(active.index_files(active.indexes))
-        if self.end_offset not in self._snapshots and active.is_created:
-            snapshot = Handle(path_of(self.directory, self.end_offset, SNAPSHOT))
-            self._unsynced.write_away(snapshot, self._producers.encode())
-        self._epochs.save(self._unsynced, self.directory, self.end_offset)
+        state = (self.end_offset, self._producers, self._epochs, self._snapshots)
+        save_for_clean_start(self._unsynced, self.directory, self._active, *state)
         self._is_closed = True
         return self.begin_sync()
 
@@ -663,9 +569,8 @@ class Log:
         if self.corruption is not None:
             self.abandon()
             return
-        needed = {segment.base_offset for segment in self._segments}
-        for offset in self._snapshots.keys() - needed - {self.end_offset}:
-            self._handles.disk.remove(path_of(self.directory, offset, SNAPSHOT))
+        ends = (self._segments, self.end_offset)
+        remove_needless_snapshots(self._handles.disk, self.directory, *ends, self._snapshots)
         self.abandon()
 
     def close(self) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
+from ottla.errors import StorageFailed
+from ottla.log.corruption import Corruption
 from ottla.log.handles import Handles
 from ottla.log.reading import segment_at
 from ottla.log.scan import batches
@@ -14,28 +17,57 @@ from ottla.wire.records import decode_records
 Moment = tuple[int, int, int]
 
 
-def steadily(
-    current: Callable[[], Sequence[Segment]],
-    look: Callable[[Sequence[Segment]], Moment | None],
-) -> Moment | None:
-    """Looks again when a segment has left the log, with its files, under the reader's eyes."""
-    while True:
-        segments = current()
-        try:
-            return look(segments)
-        except FileNotFoundError:
-            if segments is current():
-                raise
+class Source(Protocol):
+    """A log, as far as a search in it goes. It may lose segments meanwhile."""
+
+    start_offset: int
+    corruption: Corruption | None
+
+    @property
+    def segments(self) -> Sequence[Segment]: ...
 
 
 def first_at_or_after(
+    log: Source, handles: Handles, timestamp: int, limit: LogPosition
+) -> Moment | None:
+    """Blocking. (offset, timestamp, leader epoch) of the first record that is not older."""
+    whole = limit
+    if log.corruption is not None:
+        limit = log.corruption.limit_for(log.start_offset, log.segments, limit)
+    found = _steadily(
+        log,
+        lambda segments: _first_in(segments, handles, timestamp, log.start_offset, limit),
+    )
+    if found is None and limit != whole:
+        raise StorageFailed(f"damaged: {log.corruption}")
+    return found
+
+
+def max_timestamp(log: Source, handles: Handles, limit: LogPosition) -> Moment | None:
+    """Blocking. (offset, timestamp, leader epoch) of the first of the youngest records."""
+    if log.corruption is not None and log.start_offset < log.corruption.until:
+        raise StorageFailed(f"damaged: {log.corruption}")
+    return _steadily(log, lambda segments: _youngest_in(segments, handles, log.start_offset, limit))
+
+
+def _steadily(log: Source, look: Callable[[Sequence[Segment]], Moment | None]) -> Moment | None:
+    """Looks again when a segment has left the log, with its files, under the reader's eyes."""
+    while True:
+        segments = log.segments
+        try:
+            return look(segments)
+        except FileNotFoundError:
+            if segments is log.segments:
+                raise
+
+
+def _first_in(
     segments: Sequence[Segment],
     handles: Handles,
     timestamp: int,
     start_offset: int,
     limit: LogPosition,
 ) -> Moment | None:
-    """Blocking. (offset, timestamp, leader epoch) of the first record that is not older."""
     for segment in segments:
         if segment.base_offset > limit.segment_base:
             break
@@ -54,10 +86,9 @@ def first_at_or_after(
     return None
 
 
-def max_timestamp(
+def _youngest_in(
     segments: Sequence[Segment], handles: Handles, start_offset: int, limit: LogPosition
 ) -> Moment | None:
-    """Blocking. The first of the records with the largest timestamp."""
     largest, at_offset = NO_TIMESTAMP, -1
     for segment in segments:
         if segment.base_offset > limit.segment_base or segment.base_offset >= limit.offset:

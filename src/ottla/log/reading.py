@@ -81,19 +81,20 @@ class Reader:
             segment = segment_at(segments, offset)
             position = segment.position_before(offset, self._handles, cached_only=cached_only)
             count = max_bytes + _SKIP_BYTES
+        empty: list[Buffer] = []
         while True:
             end = segment.size
             if segment.base_offset == limit.segment_base:
                 end = limit.bytes_in_segment
             data = self._read_from(
-                segment, position, end, offset, (count, max_bytes, cached_only), limit
+                segment, position, end, offset, (count, max_bytes, cached_only), limit, empty
             )
             if data is not None:
                 return data
             # All of this segment lies before the offset: compaction has left a gap up to the next.
             following = segment_behind(segments, segment)
             if following is None or segment.base_offset >= limit.segment_base:
-                return b""
+                return empty[-1] if empty else b""
             segment, position, count = following, 0, max_bytes + _SKIP_BYTES
 
     def _read_from(
@@ -104,7 +105,13 @@ class Reader:
         offset: int,
         how_much: tuple[int, int, bool],
         limit: LogPosition,
+        empty: list[Buffer],
     ) -> Buffer | None:
+        """Batches without records, which compaction leaves, are passed over and noted in `empty`.
+
+        librdkafka takes a reply with nothing else for a message that is too large to fetch. (A
+        follower will have to get them: they carry the state of producers.)
+        """
         count, max_bytes, cached_only = how_much
         while position < end:
             count = min(max(count, _READ_BYTES_MIN), end - position)
@@ -116,6 +123,9 @@ class Reader:
                 except CorruptBatch as error:
                     raise _nonsense(segment, position + at, offset, str(error)) from None
                 if last_offset < offset:
+                    at += size
+                elif size == BATCH_HEADER_BYTES:
+                    empty[:] = [memoryview(data)[at : at + size]]
                     at += size
                 elif size <= length - at:
                     if at or length > max_bytes:

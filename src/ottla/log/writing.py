@@ -2,14 +2,17 @@
 
 A `Writing` is all that was queued at one moment. Its log goes on taking batches meanwhile, but it
 begins no other writing, and starts no sync, before this one is back: finished or taken back.
+
+Taking back goes to the mark, which is how the log was before the first batch of the queue.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from ottla.log.epochs import Epochs
-from ottla.log.handles import Handle
+from ottla.log.handles import Handle, Handles
 from ottla.log.index import IndexMark
 from ottla.log.segment import SNAPSHOT, Segment, path_of
 from ottla.log.unsynced import Unsynced
@@ -132,3 +135,29 @@ class Probing:
                 file.truncate(size)
             except OSError:
                 self.is_left_over = True
+
+
+def go_back(segments: Sequence[Segment], handles: Handles, mark: Mark) -> list[Segment]:
+    """The segments as they were at the mark, in memory; those begun since then are closed."""
+    active, size, index_mark = mark
+    for segment in segments:
+        if segment.base_offset > active.base_offset:
+            handles.drop(segment.handle)
+    if active.indexes is not None:
+        active.indexes.restore(index_mark)
+    active.size = size
+    return [segment for segment in segments if segment.base_offset <= active.base_offset]
+
+
+def remove_traces(handles: Handles, unsynced: Unsynced, mark: Mark, created: Sequence[str]) -> None:
+    """Blocking: what has reached the disk since the mark is cut off, files created are removed."""
+    active, size, _ = mark
+    for path in created:
+        handles.disk.remove(path)
+        unsynced.names_changed()
+    if active.handle.path in created:
+        handles.drop(active.handle)
+        active.handle = Handle(active.handle.path)
+        active.is_created = False
+    elif active.is_created:
+        unsynced.to_write(active.handle).truncate(size)

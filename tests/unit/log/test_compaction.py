@@ -10,7 +10,7 @@ from ottla.log.handles import Handles
 from ottla.log.log import Log, LogConfig
 from ottla.testing.disks import MemoryDisk
 from ottla.wire.compression import Compression
-from ottla.wire.records import headers_in
+from ottla.wire.records import BatchHeader, headers_in
 from unit.log.compaction_kit import (
     DELETE_RETENTION_MS,
     SMALL_MAP_BYTES,
@@ -47,6 +47,12 @@ def roll(log: Log, disk: MemoryDisk) -> None:
 
 def kept(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
     return [(record.offset, record.key, record.value) for record in records_in(everything(log))]
+
+
+def stored(log: Log, disk: MemoryDisk) -> list[BatchHeader]:
+    """Those in the files: a reader is not told of batches without records."""
+    files = (disk.read_file(segment.handle.path) for segment in log.segments if segment.size)
+    return [header for data in files for _, header in headers_in(data)]
 
 
 def test_the_last_value_of_each_key_stays_with_its_offset(
@@ -188,7 +194,7 @@ def test_a_segment_still_ends_where_the_next_begins(
     put(log, [(b"a", b"2" * 800)])
     roll(log, disk)
     compact(log, disk, handles)
-    headers = [header for _, header in headers_in(everything(log))]
+    headers = stored(log, disk)
     assert [(header.base_offset, header.count) for header in headers] == [(0, 0), (1, 1)]
     log.close()
     again = open_log(disk, TINY, clean=False, recovery_point=0)
@@ -206,7 +212,7 @@ def test_the_last_batch_of_an_active_producer_stays_without_its_records(
     put(log, [(b"b", b"5")])
     roll(log, disk)
     compact(log, disk, handles)
-    headers = [header for _, header in headers_in(everything(log))]
+    headers = stored(log, disk)
     assert [(header.base_offset, header.count) for header in headers] == [(1, 0), (3, 1), (4, 1)]
     assert (headers[0].base_sequence, headers[0].last_sequence) == (1, 2)
     for path in [path for path in disk.paths() if path.endswith(".snapshot")]:
@@ -348,3 +354,34 @@ def test_an_offset_that_is_gone_is_answered_with_the_next(
     for offset in range(6):
         data = log.read(offset, 1000, log.written, cached_only=False)
         assert next(headers_in(data or b""))[1].base_offset == 5
+
+
+def test_no_reply_has_only_batches_without_records_while_there_are_others(
+    log: Log, disk: MemoryDisk, handles: Handles
+) -> None:
+    """librdkafka takes such a reply for a message that is too large to fetch."""
+    log.config = LogConfig(segment_bytes=100)
+    for number in range(5):
+        put(log, [(b"a", b"%d" % number)])
+        roll(log, disk)
+    put(log, [(b"b", b"the last")])
+    settle(log, disk)
+    compact(log, disk, handles)
+    assert [header.count for _, header in headers_in(everything(log))] == [1, 1]
+    for offset in range(5):
+        data = log.read(offset, 10_000, log.synced)
+        assert data is not None
+        assert next(headers_in(data))[1].count == 1
+
+
+def test_who_has_only_batches_without_records_before_him_gets_past_them(
+    log: Log, disk: MemoryDisk, handles: Handles
+) -> None:
+    put(log, [(b"a", b"1")])
+    put(log, [(b"a", None)])
+    roll(log, disk)
+    compact(log, disk, handles)
+    compact_all(log, disk, handles, now_ms=LATER_MS)
+    data = log.read(1, 10_000, log.synced)
+    assert data is not None
+    assert [(header.count, header.next_offset) for _, header in headers_in(data)] == [(0, 2)]
