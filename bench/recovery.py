@@ -10,6 +10,7 @@ process. `--drop-caches` (as root) measures what a machine sees that has started
 from __future__ import annotations
 
 import argparse
+import tempfile
 import time
 from pathlib import Path
 from typing import Final
@@ -51,9 +52,12 @@ def timed_start(broker: Broker, *, drop_caches: bool) -> tuple[float, float]:
 
 
 def measure(args: argparse.Namespace) -> dict[str, tuple[float, float]]:
-    broker = Broker({"log.scrub.bytes.per.second": 0}, data_dir=data_root() / "recovery")
     figures = {}
-    with broker:
+    settings = {"log.scrub.bytes.per.second": 0}
+    with (
+        tempfile.TemporaryDirectory(prefix="recovery-", dir=data_root()) as home,
+        Broker(settings, data_dir=Path(home) / "data") as broker,
+    ):
         broker.create_topic(TOPIC, args.partitions)
         fill(broker, args.partitions, args.idle_kilobytes * 1000)
         broker.stop()

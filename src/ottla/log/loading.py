@@ -7,7 +7,6 @@ as it lies, fenced, and nothing of it is removed or shortened.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 
 from ottla.errors import StorageFailed
 from ottla.log.compaction_swap import complete_swaps
@@ -103,10 +102,15 @@ def _look_closely(
         remove_note(site.disk, site.directory)
 
 
-def needed_from(start_offset: int, segments: Sequence[Segment]) -> Sequence[Segment]:
+def needed_from(start_offset: int, segments: list[Segment]) -> list[Segment]:
     """Without those that end before the start of the log: their removal may have been undone."""
     first = 0
-    while first + 1 < len(segments) and segments[first + 1].base_offset <= start_offset:
+    # A segment without a file yet cannot be the only one: a restart would begin at zero.
+    while (
+        first + 1 < len(segments)
+        and segments[first + 1].base_offset <= start_offset
+        and segments[first + 1].is_created
+    ):
         first += 1
     return segments[first:]
 

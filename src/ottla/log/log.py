@@ -282,7 +282,7 @@ class Log:
     def fail_write(self, writing: Writing) -> None:
         """It has failed: nothing of it happened, nor of what was queued meanwhile."""
         self._mark = writing.mark
-        self._take_back([] if writing.is_abandoned else writing.created, writing.is_abandoned)
+        self._take_back(writing.created, writing.is_abandoned)
         self._end_write(writing)
 
     def _end_write(self, writing: Writing | Probing) -> None:
@@ -292,16 +292,8 @@ class Log:
         if writing.is_abandoned:
             self.abandon()
 
-    def probe(self, byte_count: int) -> None:
-        """OSError when the disk would not take so many more bytes; nothing is left of them."""
-        probing = self.begin_probe(byte_count)
-        if probing is not None:
-            try:
-                probing.run()
-            finally:
-                self.end_probe(probing)
-
     def begin_probe(self, byte_count: int) -> Probing | None:
+        """Its run raises OSError when the disk would not take so many more bytes."""
         if self._queue or self._rolls or self._writing or not self._active.is_created:
             return None
         self._writing = probing = Probing(self._unsynced, self._active, byte_count)
@@ -445,10 +437,6 @@ class Log:
 
     # ---------------------------------------------------------------------- epochs and producers
 
-    @property
-    def latest_epoch(self) -> int:
-        return self._epochs.latest
-
     def start_epoch(self, epoch: int) -> None:
         """A leader's epoch begins at the end of the log."""
         self._epochs.assign(epoch, self.end_offset)
@@ -462,10 +450,6 @@ class Log:
 
     def last_data_of_producers(self) -> dict[int, tuple[int, int]]:
         return self._producers.last_data()
-
-    @property
-    def producer_count(self) -> int:
-        return len(self._producers)
 
     def expire_producers(self, now_ms: int) -> None:
         self._producers.expire(now_ms, self.config.producer_expiry_ms)
@@ -491,16 +475,14 @@ class Log:
         if offset > self.start_offset:
             self.start_offset = offset
             self._epochs.cut_start(offset)
-        segments = self._segments
-        # A segment without a file yet cannot be the only one: a restart would begin at zero.
-        created = [segment for segment in segments if segment.is_created]
-        gone = len(created) - len(needed_from(self.start_offset, created))
+        needed = needed_from(self.start_offset, self._segments)
+        gone = self._segments[: -len(needed)]
         if gone:
-            self._hold(segments[gone:])
+            self._hold(needed)
             self._reader.forget()
-            for segment in segments[:gone]:
+            for segment in gone:
                 self._snapshots.pop(segment.base_offset, None)
-        return segments[:gone]
+        return gone
 
     def set_aside(self, segments: Iterable[Segment]) -> list[str]:
         """Blocking, and fit for a thread: renames their files; returns what is to be removed."""
@@ -566,11 +548,9 @@ class Log:
         """The ticket is synced. Of the snapshots only those of a segment's start and end stay."""
         if ticket is not None:
             self.finish_sync(ticket)
-        if self.corruption is not None:
-            self.abandon()
-            return
-        ends = (self._segments, self.end_offset)
-        remove_needless_snapshots(self._handles.disk, self.directory, *ends, self._snapshots)
+        if self.corruption is None:
+            ends = (self._segments, self.end_offset)
+            remove_needless_snapshots(self._handles.disk, self.directory, *ends, self._snapshots)
         self.abandon()
 
     def close(self) -> None:
@@ -609,8 +589,8 @@ class Log:
 
     def bytes_from(self, start_offset: int) -> int:
         """What the next start, with this start of the log, has to find."""
-        created = [segment for segment in self._segments if segment.is_created]
-        return sum(segment.size for segment in needed_from(start_offset, created))
+        needed = needed_from(start_offset, self._segments)
+        return sum(segment.size for segment in needed if segment.is_created)
 
     @property
     def segment_count(self) -> int:

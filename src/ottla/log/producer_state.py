@@ -67,9 +67,6 @@ class ProducerState:
         self._producers: dict[int, Producer] = {}
         self._journal: list[tuple[int, Producer | None]] = []
 
-    def __len__(self) -> int:
-        return len(self._producers)
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProducerState) and self._producers == other._producers
 

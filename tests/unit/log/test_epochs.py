@@ -57,7 +57,7 @@ def test_epoch_begins_with_the_leader_and_not_with_its_first_batch(disk: MemoryD
     log = open_log(disk)
     append_many(log, 3)
     log.start_epoch(7)
-    assert log.latest_epoch == 7
+    assert log.epoch_at(log.end_offset) == 7
     assert log.end_offset_for_epoch(0) == (0, 3)
     assert log.end_offset_for_epoch(7) == (7, 3)
     append(log, epoch=7)
@@ -72,7 +72,7 @@ def test_epochs_survive_a_restart(disk: MemoryDisk) -> None:
             append(log, epoch=start)
         log.close()
     log = open_log(disk)
-    assert log.latest_epoch == 2
+    assert log.epoch_at(log.end_offset) == 2
     assert [log.epoch_at(at) for at in range(6)] == [0, 0, 1, 1, 2, 2]
     assert log.end_offset_for_epoch(1) == (1, 4)
 

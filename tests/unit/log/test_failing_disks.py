@@ -10,7 +10,7 @@ import pytest
 from ottla.errors import StorageFailed
 from ottla.log.handles import Handles
 from ottla.log.index import OFFSET_ENTRY
-from ottla.log.log import LogConfig
+from ottla.log.log import Log, LogConfig
 from ottla.testing.disks import MemoryDisk
 from unit.log.house import (
     DIRECTORY,
@@ -76,7 +76,7 @@ def test_epoch_that_began_with_a_refused_batch_has_not_begun_there(disk: MemoryD
     disk.fail("write", errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
         log.write()
-    assert log.latest_epoch == 5
+    assert log.epoch_at(log.end_offset) == 5
     assert log.end_offset_for_epoch(0) == (0, 3)
     assert log.end_offset_for_epoch(4) == (0, 3)
     append(log, epoch=5)
@@ -373,18 +373,27 @@ def test_files_stay_open_for_a_sync_that_is_under_way(disk: MemoryDisk) -> None:
     assert not disk.open_files
 
 
+def _probe(log: Log, byte_count: int) -> None:
+    probing = log.begin_probe(byte_count)
+    assert probing is not None
+    try:
+        probing.run()
+    finally:
+        log.end_probe(probing)
+
+
 def test_probe_leaves_nothing_behind_whether_it_fits_or_not(disk: MemoryDisk) -> None:
     log = open_log(disk)
     append_many(log, 3)
     stored = disk.read_file(LOG_FILE)
-    log.probe(500)
+    _probe(log, 500)
     assert disk.read_file(LOG_FILE) == stored
     disk.fail("write", errno.ENOSPC, torn_bytes=100)
     with pytest.raises(OSError, match="No space"):
-        log.probe(500)
+        _probe(log, 500)
     assert disk.read_file(LOG_FILE) == stored
     disk.fail("write", errno.ENOSPC, torn_bytes=100)
     disk.fail("truncate", errno.EIO)
     with pytest.raises(OSError, match="No space"):
-        log.probe(500)
+        _probe(log, 500)
     assert log.fenced

@@ -435,7 +435,7 @@ class LogAgainstAList(RuleBasedStateMachine):
         for entry in self.entries:
             if entry.base >= self.start:
                 assert self.log.epoch_at(entry.base) == entry.epoch
-        assert self.log.latest_epoch == self.epoch
+        assert self.log.epoch_at(self.log.end_offset) == self.epoch
         assert self.log.end_offset_for_epoch(self.epoch) == (self.epoch, self.end)
 
     @invariant()

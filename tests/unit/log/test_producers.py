@@ -186,7 +186,7 @@ def test_batch_that_was_not_written_is_not_remembered(disk: MemoryDisk) -> None:
     disk.fail("write", errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
         log.write()
-    assert log.producer_count == 1
+    assert len(log.last_data_of_producers()) == 1
     assert send(log, 1) == (1, 2, -1, False)
     assert send(log, 0) == (0, 1, -1, True)
 
@@ -216,9 +216,9 @@ def test_idle_producers_are_forgotten(disk: MemoryDisk) -> None:
         now_ms=NOW_MS + 500,
     )
     log.expire_producers(NOW_MS + 999)
-    assert log.producer_count == 2
+    assert len(log.last_data_of_producers()) == 2
     log.expire_producers(NOW_MS + 1000)
-    assert log.producer_count == 1
+    assert len(log.last_data_of_producers()) == 1
     assert send(log, 7, producer_id=1).is_duplicate is False
 
 
@@ -234,8 +234,8 @@ def test_idle_producers_are_not_loaded(disk: MemoryDisk) -> None:
     log = open_log(disk, config)
     send(log, 0)
     log.close()
-    assert open_log(disk, config, now_ms=NOW_MS + 999).producer_count == 1
-    assert open_log(disk, config, now_ms=NOW_MS + 1000).producer_count == 0
+    assert len(open_log(disk, config, now_ms=NOW_MS + 999).last_data_of_producers()) == 1
+    assert len(open_log(disk, config, now_ms=NOW_MS + 1000).last_data_of_producers()) == 0
 
 
 def test_state_at_the_end_of_a_segment_lies_beside_the_next(disk: MemoryDisk) -> None:
