@@ -162,7 +162,8 @@ class CompactionChore:
         ratios: dict[TopicPartition, float] = {}
         wanting: list[tuple[_Look, Dirtiness]] = []
         for store, partitions in by_store.items():
-            if not store.is_online:
+            # New segments get their names on the loop, which must not wait for a disk.
+            if not store.is_online or any(flusher.is_slow for flusher in store.flushers):
                 continue
             for look, state in await self._judge(store, partitions):
                 name = look.partition.name
