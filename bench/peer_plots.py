@@ -86,7 +86,7 @@ class Goal(NamedTuple):
     label: str
     limit: float
     ratios: Sequence[float]
-    is_met: bool
+    are_met: Sequence[bool]
 
 
 def _goals(samples: Samples) -> list[Goal]:
@@ -102,9 +102,9 @@ def _goals(samples: Samples) -> list[Goal]:
     goals = []
     for (row, name), pairs in found.items():
         sign = 1 if FIGURES[name].more_is_better else -1
-        is_met = all(sign * ratio >= sign * limit for ratio, limit in pairs)
+        are_met = [sign * ratio >= sign * limit for ratio, limit in pairs]
         label = f"{row} · {ROWS[row].partition(':')[0]}: {FIGURES[name].heading}"
-        goals.append(Goal(label, pairs[0][1], [ratio for ratio, _ in pairs], is_met))
+        goals.append(Goal(label, pairs[0][1], [ratio for ratio, _ in pairs], are_met))
     return goals
 
 
@@ -118,10 +118,10 @@ def _ratios(samples: Samples, path: Path) -> Path | None:
     for place, goal in enumerate(goals):
         low, high = min(goal.ratios), max(goal.ratios)
         axis.plot([low, high], [place, place], color="#9db4c0", linewidth=5, zorder=1)
-        fill = "#14435f" if goal.is_met else "#ffffff"
-        edge = "#14435f" if goal.is_met else "#c1121f"
+        fills = ["#14435f" if is_met else "#ffffff" for is_met in goal.are_met]
+        edges = ["#14435f" if is_met else "#c1121f" for is_met in goal.are_met]
         dots = [place] * len(goal.ratios)
-        axis.scatter(goal.ratios, dots, s=26, color=fill, edgecolor=edge, zorder=3)
+        axis.scatter(goal.ratios, dots, s=26, color=fills, edgecolor=edges, zorder=3)
         axis.plot(goal.limit, place, "|", color="#e07a1f", markersize=17, markeredgewidth=2.5)
         middle = f"{statistics.median(goal.ratios):.2f}"
         axis.text(
@@ -135,7 +135,7 @@ def _ratios(samples: Samples, path: Path) -> Path | None:
     axis.set_ylim(-0.7, len(goals) - 0.3)
     axis.tick_params(axis="x", which="both", labelsize=7)
     axis.set_title(
-        "Ottla as a multiple of Kafka: a dot for each case (hollow: a goal missed), the goal as an"
+        "Ottla as a multiple of Kafka: a dot for each case (hollow: goal missed), the goal as an"
         " upright mark, the median at the right",
         fontsize=9,
         loc="right",
@@ -249,7 +249,7 @@ def _finish(samples: Samples, figure: Any, path: Path) -> Path:
         about["machine"]["kernel"],
         f"Ottla {about['rev']}, Python {versions['python']}",
         f"Kafka {versions['kafka']}, Java {versions['java']}",
-        f"load by librdkafka {versions['librdkafka']}",
+        f"load by librdkafka {versions['librdkafka']} and, where named, the Java client",
         "broker on one core" if about["is_pinned"] else "not pinned",
         f"{about['rounds']} round{'s' if about['rounds'] > 1 else ''}",
         about["date"][:10],
