@@ -17,9 +17,10 @@ from ottla.log.log import Log
 from ottla.log.segment import Segment
 from ottla.wire.schema import Buffer
 
-# What looking at a batch, or opening a file, costs besides its bytes, counted in bytes.
+# What looking at a batch, or opening a file, costs besides its bytes, counted in bytes: a broker
+# with thousands of small logs should be no less idle for being scrubbed.
 BATCH_COST_BYTES: Final = 4096
-SEGMENT_COST_BYTES: Final = 65_536
+SEGMENT_COST_BYTES: Final = 262_144
 
 
 class Stretch(NamedTuple):
