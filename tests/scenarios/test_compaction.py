@@ -23,18 +23,11 @@ from confluent_kafka.admin import (
 from ottla.broker.compaction_helper import CompactionHelper
 from ottla.testing import Broker
 from scenarios.in_process import BrokerInside
+from scenarios.polling import DEADLINE_S, until
 
-DEADLINE_S = 40.0
 KEYS = 40
 SETTINGS = {"log.cleaner.backoff.ms": 50, "log.cleaner.min.cleanable.ratio": 0.01}
 COMPACTED = {"cleanup.policy": "compact", "segment.bytes": 20_000, "file.delete.delay.ms": 0}
-
-
-def until(holds: Callable[[], bool], what: str) -> None:
-    deadline = time.monotonic() + DEADLINE_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.02)
 
 
 def write(bootstrap: str, topic: str, numbers: range, **options: Any) -> None:

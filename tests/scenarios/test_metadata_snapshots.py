@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,12 +19,12 @@ from ottla.testing import Broker
 from ottla.testing.broker import BrokerFailed
 from ottla.wire.messages.metadata import MetadataRequest
 from raw_client import RawClient
+from scenarios.polling import until
 
 EAGER = {
     "metadata.log.max.record.bytes.between.snapshots": 500,
     "log.segment.delete.delay.ms": 0,
 }
-WAIT_S_MAX = 30
 
 
 def metadata_directory(broker: Broker) -> Path:
@@ -45,15 +43,8 @@ def log_begins_at(broker: Broker) -> int:
     return int(min(metadata_directory(broker).glob("*.log")).stem)
 
 
-def wait_until(is_so: Callable[[], object]) -> None:
-    deadline = time.monotonic() + WAIT_S_MAX
-    while not is_so():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
 def wait_for_a_snapshot_behind(broker: Broker, before: list[Path]) -> None:
-    wait_until(lambda: snapshots_of(broker) and snapshots_of(broker)[-1:] != before[-1:])
+    until(lambda: snapshots_of(broker)[-1:] not in ([], before[-1:]), "no new snapshot")
 
 
 def all_done(futures: dict[object, object]) -> None:
@@ -114,7 +105,7 @@ def test_everything_is_there_after_kills_and_the_log_is_small():
                 broker.kill()
             broker.start()
             assert all_that_is_known(broker.bootstrap) == expected
-        wait_until(lambda: log_begins_at(broker) > 0 and len(snapshots_of(broker)) == 2)
+        until(lambda: log_begins_at(broker) > 0 and len(snapshots_of(broker)) == 2, "not cut")
         # 40 topics of 3 partitions: what is left of some 800 records and more.
         assert bytes_of(broker) < 150_000
 
@@ -137,7 +128,7 @@ def test_a_broker_whose_snapshots_are_damaged_says_so_and_does_not_start():
             before = snapshots_of(broker)
             broker.create_topic(f"t{number}", 10)
             wait_for_a_snapshot_behind(broker, before)
-        wait_until(lambda: log_begins_at(broker) > 0)
+        until(lambda: log_begins_at(broker) > 0, "not cut")
         broker.stop()
         *_, newest = snapshots_of(broker)
         whole = newest.read_bytes()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING
 
 from ottla.wire.framing import RequestHead, frame_reply
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from ottla.broker.waiting import Deferred
 
 
-class Exchange:
+class Exchange(ABC):
     """A request and, once it is done, its reply."""
 
     __slots__ = ("byte_count", "is_done", "metrics", "started_s")
@@ -29,10 +30,11 @@ class Exchange:
         """Whether it waits for something that may never happen, and the next request for it."""
         return False
 
+    @abstractmethod
     def reply_chunks(self) -> list[Buffer]:
         """The whole reply as it goes to the client; empty where none is wanted."""
-        raise NotImplementedError
 
+    @abstractmethod
     def abandon(self) -> None:
         """The client is gone: nobody waits any more."""
 

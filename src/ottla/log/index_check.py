@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from abc import ABC, abstractmethod
 from typing import Final
 
 from ottla.log.findings import Finding, Trouble
@@ -22,7 +23,7 @@ def entries_of(data: bytes, entry: struct.Struct) -> list[tuple[int, ...]]:
     )
 
 
-class IndexCheck:
+class IndexCheck(ABC):
     """What both indexes have in common: a file of entries, each told of once when it is wrong."""
 
     trouble = Trouble.INDEX
@@ -37,17 +38,17 @@ class IndexCheck:
         self._next = 0
         self._check_form(len(data))
 
+    @abstractmethod
     def take(self, position: int, header: BatchHeader) -> None:
         """A batch that is intact."""
-        raise NotImplementedError
 
+    @abstractmethod
     def skip(self, position: int, size: int) -> None:
         """Bytes that are no batch: nothing is known about entries that point there."""
-        raise NotImplementedError
 
+    @abstractmethod
     def finish(self, size: int, last_offset: int) -> None:
         """The walk is over."""
-        raise NotImplementedError
 
     def _check_form(self, file_bytes: int) -> None:
         extra = file_bytes % self.entry.size

@@ -28,6 +28,7 @@ from ottla.broker.waiting import (
     SharedReads,
 )
 from ottla.config import BrokerConfig, TopicConfig
+from ottla.errors import ErrorCode
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log, LogConfig
 from ottla.testing.disks import MemoryDisk
@@ -211,7 +212,13 @@ class Ask(NamedTuple):
 
 
 async def reads_of(asks: Sequence[Ask]) -> tuple[int, list[Any]]:
-    """Parks these fetches, appends a batch; how often the disk is read, and what each was told."""
+    """How often the disk is read for fetches that had waited, and what each was told."""
+    reads, told = await woken(asks)
+    return reads, [response.responses[0].partitions[0] for response in told]
+
+
+async def woken(asks: Sequence[Ask], fault: Exception | None = None) -> tuple[int, list[Any]]:
+    """Parks these fetches and appends a batch; a fault meets them when they are to answer."""
     loop = asyncio.get_running_loop()
     disk = MemoryDisk()
     data = DataDirectory(disk, "/data")
@@ -244,6 +251,8 @@ async def reads_of(asks: Sequence[Ask]) -> tuple[int, list[Any]]:
         outcome = fetch.handle(cast(Services, services), context, asked)
         assert isinstance(outcome, Deferred)
         outcome.when_resolved(partial(told.__setitem__, number))
+    if fault is not None:
+        services.partitions = SimpleNamespace(of_topic=partial(_raise, fault))
     for index, partition in partitions.items():
         partition.append(batch(b"%d" % index * 10_000), NOW_MS)
     reads_before = disk.reads
@@ -252,7 +261,12 @@ async def reads_of(asks: Sequence[Ask]) -> tuple[int, list[Any]]:
     assert len(deadlines) == 0
     deadlines.close()
     await flusher.stop()
-    return reads, [told[number].responses[0].partitions[0] for number in range(len(asks))]
+    return reads, [told[number] for number in range(len(asks))]
+
+
+def _raise(fault: Exception, topic: str) -> None:
+    del topic
+    raise fault
 
 
 def a_partition(index: int, disk: MemoryDisk, data: DataDirectory, flusher: Flusher) -> Partition:
@@ -285,3 +299,8 @@ def test_who_asks_for_something_else_gets_something_else() -> None:
         _, (alone,) = asyncio.run(reads_of([ask]))
         assert answer == alone
     assert len({bytes(answer.records) for answer in together}) == 4
+
+
+def test_a_fetch_that_fails_when_it_is_woken_is_answered() -> None:
+    _, told = asyncio.run(woken([Ask(), Ask(partition=1)], RuntimeError("unforeseen")))
+    assert [response.error_code for response in told] == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2

@@ -7,6 +7,7 @@ The last stable offset is the high watermark as long as there are no transaction
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 
 from ottla.broker.fetch_sessions import (
@@ -36,6 +37,8 @@ from ottla.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+
+logger = logging.getLogger(__name__)
 
 TOPIC_IDS_VERSION = 13
 
@@ -237,12 +240,18 @@ class Fetch:
 
     def _complete(self, reads: SharedReads) -> None:
         assert self._deferred is not None
-        self._partitions = [self._find(topic, asked.partition) for topic, asked in self._asked]
-        answers, _, is_cold, _ = self._read_all(cached_only=True, reads=reads)
-        if is_cold:
-            self._in_thread()
-        else:
-            self._deferred.resolve(self._respond(answers))
+        try:
+            self._partitions = [self._find(topic, asked.partition) for topic, asked in self._asked]
+            answers, _, is_cold, _ = self._read_all(cached_only=True, reads=reads)
+            if is_cold:
+                self._in_thread()
+                return
+            response = self._respond(answers)
+        except Exception as error:
+            # The router's boundary has been left: without a reply the client would wait for ever.
+            logger.exception("a fetch that had waited failed")
+            response = refuse(self._request, error)
+        self._deferred.resolve(response)
 
     def _in_thread(self) -> Deferred[FetchResponse]:
         """The disk has to be waited for, which the loop may not do."""
