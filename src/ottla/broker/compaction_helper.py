@@ -76,7 +76,8 @@ class CompactionHelper:
         assert stdin is not None
         try:
             stdin.write(frame)
-            await asyncio.wait_for(stdin.drain(), SILENCE_S_MAX)
+            async with asyncio.timeout(SILENCE_S_MAX):
+                await stdin.drain()
         except (OSError, TimeoutError) as error:
             raise HelperLost(f"the compaction process takes no more orders: {error}") from None
 
@@ -101,4 +102,5 @@ class CompactionHelper:
         if process.stdin is not None:
             process.stdin.close()
         with suppress(TimeoutError):
-            await asyncio.wait_for(process.wait(), STOP_S_MAX)
+            async with asyncio.timeout(STOP_S_MAX):
+                await process.wait()

@@ -376,7 +376,8 @@ class Flusher:
     async def stop(self) -> bool:
         """False when the disk stands still: then it is left alone, and the next start looks."""
         try:
-            await asyncio.wait_for(self.drain(), STOP_S_MAX)
+            async with asyncio.timeout(STOP_S_MAX):
+                await self.drain()
         except TimeoutError:
             logger.error("%s: the disk does not answer", self._syncer.name)
             return False

@@ -209,7 +209,8 @@ class MetadataSnapshots:
         if self._has_failed or self._controller.partition.log.fenced:
             return
         try:
-            await asyncio.wait_for(self._go_round(for_a_start=True), FINISH_S_MAX)
+            async with asyncio.timeout(FINISH_S_MAX):
+                await self._go_round(for_a_start=True)
         except (OSError, OttlaError, TimeoutError) as error:
             logger.warning("no snapshot of the metadata before the stop: %s", error)
 
@@ -239,7 +240,8 @@ class MetadataSnapshots:
         partition = self._controller.partition
         # The log can then be cut exactly behind what the snapshot tells.
         partition.roll(now.wall_ms)
-        await asyncio.wait_for(self._controller.all_committed(), COMMIT_S_MAX)
+        async with asyncio.timeout(COMMIT_S_MAX):
+            await self._controller.all_committed()
         bytes_in = self._bytes_in
         end_offset, copy = await self._copied_image()
         if not end_offset:

@@ -89,3 +89,28 @@ def test_a_process_that_dies_is_noticed(tmp_path: Path) -> None:
             await helper.close()
 
     asyncio.run(go())
+
+
+def test_a_stop_that_comes_as_the_process_takes_an_order_is_not_lost() -> None:
+    async def cancelled_after(turns: int) -> bool:
+        process = await asyncio.create_subprocess_exec(
+            "cat", stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+        )
+        helper = CompactionHelper(process)
+
+        async def orders() -> None:
+            for _ in range(3):
+                await helper._ask(pipe.encode(pipe.GO_ON))
+            await asyncio.Event().wait()
+
+        asking = asyncio.create_task(orders())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        asking.cancel()
+        ended, _ = await asyncio.wait([asking], timeout=1)
+        asking.cancel()
+        await helper.close()
+        return bool(ended)
+
+    for turns in range(12):
+        assert asyncio.run(cancelled_after(turns)), f"lost after {turns} turns of the loop"

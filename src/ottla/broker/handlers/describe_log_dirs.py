@@ -50,7 +50,8 @@ async def _describe(services: Services, request: DescribeLogDirsRequest) -> Desc
 async def _measure(services: Services, store: Store, result: DescribeLogDirsResult) -> None:
     if store.is_online:
         try:
-            await asyncio.wait_for(store.run(store.measure, services.disk), MEASURE_S_MAX)
+            async with asyncio.timeout(MEASURE_S_MAX):
+                await store.run(store.measure, services.disk)
         except TimeoutError:
             return
         except OSError as error:

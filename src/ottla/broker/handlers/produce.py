@@ -127,7 +127,8 @@ async def _prepare_and_append(
 
 async def _warm_up(services: Services, partition: Partition, timeout_s: float) -> None:
     threads = services.partitions.stores.of(partition).threads
-    await asyncio.wait_for(partition.warm_up(threads), timeout_s)
+    async with asyncio.timeout(timeout_s):
+        await partition.warm_up(threads)
 
 
 def _append(
