@@ -12,7 +12,7 @@ BENCH_PYTHON ?= $(BIN)/python
 PYTEST  := $(BIN)/pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install system run demo test lint format unit scenarios sim clients compat bench bench-peers docs dist clean
+.PHONY: help install system run demo test lint format unit scenarios sim clients compat spark bench bench-peers bench-spark docs dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -34,7 +34,7 @@ run: install ## a broker on 127.0.0.1:9092 with its data in ./ottla-data
 demo: install ## a tour: topics, messages, a group, a crash and what is left after it
 	@$(BIN)/python scripts/demo.py
 
-test: lint unit scenarios clients ## everything that must pass
+test: lint unit scenarios clients spark ## everything that must pass
 
 lint: install ## style, types, and the direction of dependencies
 	$(BIN)/ruff check .
@@ -58,12 +58,18 @@ sim: install ## thousands of crash points by seed: SIM_ROUNDS lives of a log fro
 clients: install ## real Kafka clients in Python, Java, Go, JavaScript and C
 	$(PYTEST) tests/clients
 
+spark: install ## a real Spark that reads and writes, its own Kafka connector beside it
+	$(PYTEST) tests/spark
+
 compat: install ## franz-go's own test suite against Ottla
 	$(BIN)/python tests/compat/run.py
 
 bench-peers: install ## the same loads on Ottla and on Apache Kafka, in turn, as ratios
 	$(BENCH_PYTHON) -m bench peers
 	$(BENCH_PYTHON) -m bench peers --pinned
+
+bench-spark: install ## Spark's format("ottla") against its format("kafka"), as ratios
+	$(BENCH_PYTHON) -m bench spark
 
 bench: install ## figures: messages per second, CPU per message, memory, start
 	$(BENCH_PYTHON) -m bench

@@ -1,4 +1,4 @@
-"""The command: `python -m bench [quick|flat|peers|profile|plots]`, from the root of the tree."""
+"""The command: `python -m bench [quick|flat|peers|spark|profile|plots]`, run from the root."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, Protocol, TypeVar
 
 import typer
 
@@ -25,6 +25,14 @@ Only = Annotated[
     typer.Option(help="Only the cases whose name contains this; may be repeated. Not stored."),
 ]
 Store = Annotated[bool, typer.Option(help="Keep the figures in the history, tables and plots.")]
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+C = TypeVar("C", bound=Named)
 
 
 class WorkName(StrEnum):
@@ -99,6 +107,28 @@ def profile(
         print(f"flame graph: {graph}")
 
 
+@app.command("spark")
+def spark_formats(
+    rounds: Annotated[int, typer.Option(min=1, help="Applications of each side, in turn.")] = 3,
+    only: Only = None,
+    store: Store = True,
+) -> None:
+    """Spark's format("ottla") against its format("kafka"), on the same broker and topic."""
+    from bench import spark
+
+    chosen = _chosen(spark.CASES, only)
+    load_before = _load_before()
+    with runner.progress(spark.steps(chosen, rounds)) as tick:
+        results = spark.compare(chosen, rounds, tick)
+    sheets = spark.sheets(chosen, results)
+    report.show(sheets)
+    home = history.HOME if store and not only else SCRATCH
+    about = machine.describe(load_before)
+    about["versions"] |= spark.versions()
+    for path in spark.keep(chosen, results, {**about, "rounds": rounds}, home):
+        print(path, file=sys.stderr)
+
+
 @app.command("plots")
 def draw() -> None:
     """Draws the pictures of the history and of the stored comparisons again."""
@@ -145,7 +175,7 @@ def _load_before() -> float:
     return load
 
 
-def _chosen(table: Sequence[cases.Case], only: Sequence[str] | None) -> list[cases.Case]:
+def _chosen(table: Sequence[C], only: Sequence[str] | None) -> list[C]:
     chosen = [case for case in table if not only or any(part in case.name for part in only)]
     if not chosen:
         names = ", ".join(case.name for case in table)

@@ -14,6 +14,7 @@ import uuid
 from pathlib import Path
 from typing import Final
 
+from bench import maven
 from bench.librdkafka import LoadFailed
 from bench.nodes import data_root, free_port
 
@@ -21,7 +22,6 @@ KAFKA_VERSION: Final = "4.0.0"
 SLF4J_VERSION: Final = "1.7.36"
 START_TIMEOUT_S: Final = 90.0
 STOP_TIMEOUT_S: Final = 60.0
-RESOLVE_TIMEOUT_S: Final = 600.0
 POLL_S: Final = 0.01
 
 # The heap of kafka-server-start.sh and the flags of kafka-run-class.sh, as Kafka ships them.
@@ -179,22 +179,6 @@ def java_version() -> str:
 
 
 def resolve_jars() -> Path:
-    """The directory with Kafka's jars; Maven fetches them once for each POM."""
+    """The directory with Kafka's jars."""
     home = Path(".cache/kafka").absolute() / KAFKA_VERSION
-    jars, pom, complete = home / "lib", home / "pom.xml", home / "complete"
-    text = POM.format(kafka=KAFKA_VERSION, slf4j=SLF4J_VERSION)
-    if complete.exists() and complete.read_text() == text:
-        return jars
-    maven = shutil.which("mvn")
-    if maven is None:
-        raise LoadFailed("Kafka's jars come from Maven: install mvn")
-    shutil.rmtree(home, ignore_errors=True)
-    home.mkdir(parents=True)
-    pom.write_text(text)
-    command = [maven, "-q", "-B", "-f", str(pom), "dependency:copy-dependencies"]
-    command += [f"-DoutputDirectory={jars}", "-DincludeScope=runtime"]
-    done = subprocess.run(command, capture_output=True, timeout=RESOLVE_TIMEOUT_S, check=False)
-    if done.returncode:
-        raise LoadFailed(f"Maven did not resolve Kafka's jars:\n{done.stdout.decode()[-2000:]}")
-    complete.write_text(text)
-    return jars
+    return maven.resolve(home, POM.format(kafka=KAFKA_VERSION, slf4j=SLF4J_VERSION), "Kafka's")

@@ -12,6 +12,8 @@ MB: Final = 1_000_000
 class Memory(NamedTuple):
     rss_mb: float
     anonymous_mb: float
+    # Pages that several processes share count in parts.
+    pss_mb: float
 
 
 def cpu_seconds(pid: int) -> float:
@@ -28,7 +30,7 @@ def memory(pid: int) -> Memory:
     for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()[1:]:
         name, _, value = line.partition(":")
         sizes[name] = int(value.split()[0]) * 1024
-    return Memory(sizes["Rss"] / MB, sizes["Anonymous"] / MB)
+    return Memory(sizes["Rss"] / MB, sizes["Anonymous"] / MB, sizes["Pss"] / MB)
 
 
 def peak_rss_mb(pid: int) -> float:
@@ -41,3 +43,19 @@ def peak_rss_mb(pid: int) -> float:
 
 def open_files(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all that descend from it."""
+    found, open_pids = [], [pid]
+    while open_pids:
+        parent = open_pids.pop()
+        found.append(parent)
+        try:
+            threads = os.listdir(f"/proc/{parent}/task")
+            for thread in threads:
+                text = Path(f"/proc/{parent}/task/{thread}/children").read_text()
+                open_pids += map(int, text.split())
+        except OSError:
+            continue
+    return found
