@@ -21,6 +21,11 @@ from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
 from ottla.wire.messages.heartbeat import HeartbeatRequest
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupRequestProtocol
 from ottla.wire.messages.metadata import MetadataRequest
+from ottla.wire.messages.offset_commit import (
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetCommitRequestTopic,
+)
 from ottla.wire.messages.produce import ProduceRequest
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupRequestAssignment
 from raw_client import RawClient
@@ -180,6 +185,18 @@ class _Member:
         )
         assert client.ask(syncing, 3).error_code == 0
 
+    def commit(self, offset: int) -> int:
+        position = OffsetCommitRequestPartition(partition_index=0, committed_offset=offset)
+        request = OffsetCommitRequest(
+            group_id=self._group,
+            generation_id_or_member_epoch=self._generation,
+            member_id=self._id,
+            topics=[OffsetCommitRequestTopic(name="t", partitions=[position])],
+        )
+        reply = self._client.ask(request, 8)
+        code: int = reply.topics[0].partitions[0].error_code
+        return code
+
     def heartbeat(self) -> int:
         request = HeartbeatRequest(
             group_id=self._group, generation_id=self._generation, member_id=self._id
@@ -224,6 +241,24 @@ def test_while_a_disk_stands_still_all_else_goes_on(tmp_path: Path, also_held: s
         assert produce(client, "t", _sequenced(2, b"2"), partition=on_stuck).base_offset == 4
         assert _fetch_one(client, "t", on_stuck) == [b"0", b"1", b"later", b"later", b"2"]
         assert broker.readiness()[0] == 200
+
+
+def test_a_commit_does_not_wait_for_ever_for_a_disk_that_stands_still(tmp_path: Path) -> None:
+    with (
+        BrokerInside(tmp_path / "a", offsets_commit_timeout_ms=300) as broker,
+        RawClient(broker.bootstrap) as client,
+    ):
+        broker.create_topic("t")
+        member = _Member(client, "g")
+        assert member.commit(1) == 0
+        broker.disk.hold("sync", under=str(tmp_path / "a"))
+        for offset in (2, 3):
+            assert member.commit(offset) == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        # It rests on what is not on disk yet.
+        assert member.heartbeat() == ErrorCode.COORDINATOR_NOT_AVAILABLE
+        broker.disk.heal()
+        assert member.commit(4) == 0
+        assert member.heartbeat() == 0
 
 
 def test_a_real_producer_delivers_once_through_a_disk_that_stands_still(tmp_path: Path) -> None:

@@ -198,7 +198,13 @@ class GroupService:
                 continue
             machine = GroupMachine(_settings(services.config), services.random)
             partition = services.partitions.get(OFFSETS_TOPIC, index)
-            shard = Runtime(services.loop, services.clock, partition, machine)
+            shard = Runtime(
+                services.loop,
+                services.clock,
+                partition,
+                machine,
+                wait_ms_max=services.config.offsets_commit_timeout_ms,
+            )
             self._shards[index] = shard
             self._loads[index] = shard.start_loading()
 

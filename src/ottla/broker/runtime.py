@@ -2,8 +2,9 @@
 
 One runtime serves one partition and one state machine. Records are folded at append, so the next
 decision sees them; replies, also those of plain reads, wait until everything that was appended
-before them is committed. A failed append rebuilds the machine from the log, and from a snapshot
-where the log no longer tells everything.
+before them is committed. Who has waited too long for that is told so, and what was decided stands.
+A failed append rebuilds the machine from the log, and from a snapshot where the log no longer tells
+everything.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.broker.partition import Partition
 from ottla.coordinators.machine import Decision, StateMachine, Ticket
@@ -20,6 +21,7 @@ from ottla.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
     OttlaError,
+    RequestTimedOut,
     StorageFailed,
 )
 from ottla.ports import Clock
@@ -34,6 +36,15 @@ T = TypeVar("T")
 
 LOAD_CHUNK_BYTES: Final = 4 * 1024 * 1024
 LOAD_PAUSE_S: Final = 1.0
+
+
+class Held(NamedTuple):
+    """A decision that waits for its records, or those before it, to be committed."""
+
+    end_offset: int
+    replies: list[tuple[Ticket, Any]]
+    records: list[Any]
+    until_ms: int
 
 
 class Snapshot(Protocol):
@@ -55,13 +66,16 @@ class Runtime(Generic[S]):
         machine: S,
         on_committed: Callable[[list[Any]], None] | None = None,
         newest_snapshot: Callable[[], Snapshot | None] | None = None,
+        wait_ms_max: int | None = None,
     ) -> None:
         self.machine = machine
         self.partition = partition
         self._loop = loop
         self._clock = clock
         self._on_committed = on_committed
-        self._held: deque[tuple[int, list[tuple[Ticket, Any]], list[Any]]] = deque()
+        self._held: deque[Held] = deque()
+        self._wait_ms_max = wait_ms_max
+        self._overdue: asyncio.TimerHandle | None = None
         self._newest_snapshot = newest_snapshot
         self._published_offset = 0
         # What the last replay read behind its snapshot.
@@ -103,15 +117,17 @@ class Runtime(Generic[S]):
             try:
                 self._append(records, now)
             except (OttlaError, OSError) as error:
-                self._held.append((0, decision.replies, []))
+                self._held.append(Held(0, decision.replies, [], 0))
                 self.failed(None, error)
                 return
         end = self.partition.log.end_offset
         if end <= self.partition.high_watermark.offset and not self._held:
             self._release(end, decision.replies, records)
             return
-        self._held.append((end, decision.replies, records))
+        until_ms = now.steady_ms + (self._wait_ms_max or 0)
+        self._held.append(Held(end, decision.replies, records, until_ms))
         self.partition.wait_committed(end, self, None)
+        self._watch_the_wait()
 
     def _append(self, records: list[Any], now: Now) -> None:
         encode = self.machine.encode
@@ -159,7 +175,28 @@ class Runtime(Generic[S]):
     def committed(self, item: Any) -> None:
         committed = self.partition.high_watermark.offset
         while self._held and self._held[0][0] <= committed:
-            self._release(*self._held.popleft())
+            held = self._held.popleft()
+            self._release(held.end_offset, held.replies, held.records)
+
+    def _watch_the_wait(self) -> None:
+        if self._wait_ms_max is None or self._overdue is not None:
+            return
+        first = next((held for held in self._held if held.replies), None)
+        if first is not None:
+            delay_ms = max(0, first.until_ms - self._clock.now().steady_ms)
+            self._overdue = self._loop.call_later(delay_ms / 1000, self._refuse_overdue)
+
+    def _refuse_overdue(self) -> None:
+        """The disk takes too long for those who wait; their records may get there all the same."""
+        self._overdue = None
+        now_ms = self._clock.now().steady_ms
+        late = RequestTimedOut(f"{self.partition.name}: not on disk in {self._wait_ms_max} ms")
+        for index, held in enumerate(self._held):
+            if held.until_ms > now_ms:
+                break
+            _refuse((ticket for ticket, _ in held.replies), late)
+            self._held[index] = held._replace(replies=[])
+        self._watch_the_wait()
 
     def failed(self, item: Any, error: Exception) -> None:
         """What the machine believes is not what the log says: forget it, and read the log again."""
@@ -173,13 +210,14 @@ class Runtime(Generic[S]):
     def _fail_everybody(self, error: OttlaError) -> None:
         self._is_loaded = False
         self._stop_timer()
+        if self._overdue is not None:
+            self._overdue.cancel()
+            self._overdue = None
         waiting: list[Ticket] = self.machine.abandon()
-        for _, replies, _ in self._held:
-            waiting.extend(ticket for ticket, _ in replies)
+        for held in self._held:
+            waiting.extend(ticket for ticket, _ in held.replies)
         self._held.clear()
-        for ticket in waiting:
-            if isinstance(ticket, asyncio.Future) and not ticket.done():
-                ticket.set_exception(error)
+        _refuse(waiting, error)
 
     def _unavailable(self) -> OttlaError:
         if self._is_closed:
@@ -299,6 +337,12 @@ class Runtime(Generic[S]):
         if self._loading is not None:
             self._loading.cancel()
         self._fail_everybody(CoordinatorNotAvailable(f"{self.partition.name} is closed here"))
+
+
+def _refuse(tickets: Iterable[Ticket], error: OttlaError) -> None:
+    for ticket in tickets:
+        if isinstance(ticket, asyncio.Future) and not ticket.done():
+            ticket.set_exception(error)
 
 
 class _Commit:

@@ -314,6 +314,12 @@ class BrokerConfig(Settings):
     offsets_topic_segment_bytes: int = setting(
         100 * _MIB, "Segment size of the topic that holds committed offsets.", at_least(1)
     )
+    offsets_commit_timeout_ms: int = setting(
+        5000,
+        "How long a commit, a join or another change of a group waits for the disk before its "
+        "client is told to try again.",
+        at_least(1),
+    )
     offsets_retention_minutes: int = setting(
         10_080, "How long the offsets of an empty group are kept.", at_least(1)
     )
