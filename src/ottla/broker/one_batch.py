@@ -172,7 +172,7 @@ class OneBatchProduces:
         exchange = OneBatchExchange(self, connection, shape, reply, len(frame), started_s)
         connection.exchanges.append(exchange)
         exchange.expire_after(shape.timeout_ms / 1000)
-        if shape.acks == ACKS_ALL or partitions.is_far_behind:
+        if shape.acks == ACKS_ALL or partition.flusher.is_far_behind:
             partition.wait_committed(end_offset, exchange, None)
         else:
             partition.wait_written(exchange, None)

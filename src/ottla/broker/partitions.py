@@ -123,11 +123,6 @@ class Partitions:
         """Whether batches can be appended as they come: the topic is here, with no codec to set."""
         return topic in self._as_they_come
 
-    @property
-    def is_far_behind(self) -> bool:
-        """So much is written and not synced that nobody may go on without waiting for the disk."""
-        return any(store.flusher.is_far_behind for store in self.stores)
-
     def by_topic(self) -> Mapping[str, Mapping[int, Partition]]:
         return self._topics
 

@@ -83,13 +83,18 @@ class Wire(asyncio.Transport):
         self.is_cut = True
 
 
+class LaggingFlusher(Flusher):
+    """Behind when a test says so: megabytes would take long."""
+
+    is_far_behind = False
+
+
 class SomePartitions:
     """The part of `Partitions` that a produce asks for."""
 
     def __init__(self, flusher: Flusher, disk: MemoryDisk, metrics: Metrics) -> None:
         data = DataDirectory(disk, "/data")
         disk.make_directory("/data")
-        self.is_far_behind = False
         self.topics = {
             topic: {
                 index: a_partition(topic, index, flusher, data, disk, metrics)
@@ -127,7 +132,7 @@ class Node:
         self.disk = disk or MemoryDisk()
         self.metrics = Metrics()
         outbox = Outbox()
-        self.flusher = Flusher(loop, self.disk, "test", lambda _: None, outbox)
+        self.flusher = LaggingFlusher(loop, self.disk, "test", lambda _: None, outbox)
         self.flusher.start()
         self.partitions = SomePartitions(self.flusher, self.disk, self.metrics)
         self.deadlines = Deadlines(loop)
@@ -383,7 +388,7 @@ async def live_through(story: Sequence[Step]) -> list[bool]:
             correlation_id = ids.stop
             pieces = b"".join(f.frame(i) for f, i in zip(step.frames, ids, strict=True))
             for node in nodes:
-                node.partitions.is_far_behind = step.is_far_behind
+                node.flusher.is_far_behind = step.is_far_behind
                 if step.fault:
                     node.disk.fail(step.fault, errno.EIO)
                 if len(pieces) < len(node.listener.read_buffer):
@@ -504,12 +509,12 @@ def test_a_disk_that_is_too_slow_is_answered_once_and_in_time() -> None:
 
 def test_who_does_not_wait_for_the_disk_has_to_once_it_is_far_behind() -> None:
     async def story(node: Node, disk: StallingDisk) -> None:
-        node.partitions.is_far_behind = True
+        node.flusher.is_far_behind = True
         node.receive(0, waiting(timeout_ms=20_000, acks=1))
         for _ in range(4):
             await asyncio.sleep(0)
         assert not node.clients[0][1].sent
-        node.partitions.is_far_behind = False
+        node.flusher.is_far_behind = False
         node.receive(1, waiting(timeout_ms=20_000, acks=1))
         await node.clients[1][1].has_sent.wait()
 

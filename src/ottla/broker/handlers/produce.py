@@ -163,7 +163,7 @@ def _append(
                     services.metrics.topic(topic.name).produce_errors += 1
             else:
                 pending.waits.append((partition, end_offset, answer))
-    return _wait(services, pending, response, request)
+    return _wait(pending, response, request)
 
 
 def _append_one(
@@ -187,10 +187,10 @@ def _append_one(
 
 
 def _wait(
-    services: Services, pending: PendingProduce, response: ProduceResponse, request: ProduceRequest
+    pending: PendingProduce, response: ProduceResponse, request: ProduceRequest
 ) -> Deferred[ProduceResponse] | ProduceResponse | None:
     acks, waits = request.acks, pending.waits
-    is_late = acks != ACKS_ALL and services.partitions.is_far_behind
+    is_late = acks != ACKS_ALL and any(wait[0].flusher.is_far_behind for wait in waits)
     if acks == ACKS_NONE:
         _close_on_error(response)
         if not is_late:
@@ -198,10 +198,9 @@ def _wait(
         pending.response = None
     if not waits:
         return response
-    waits_for_disk = acks == ACKS_ALL or is_late
     pending.arm(request.timeout_ms / 1000)
     for partition, end_offset, answer in waits:
-        if waits_for_disk:
+        if acks == ACKS_ALL or partition.flusher.is_far_behind:
             partition.wait_committed(end_offset, pending, answer)
         else:
             partition.wait_written(pending, answer)
