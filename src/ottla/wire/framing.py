@@ -1,4 +1,4 @@
-"""The head of a request and the frame of a reply.
+"""The heads of requests and replies, as a broker reads and writes them and as a client does.
 
 On the wire both stand behind a 4-byte size. The head itself has versions: flexible requests carry
 tagged fields behind it, and so do their replies, except those of ApiVersions, which a client must
@@ -20,6 +20,8 @@ API_VERSIONS_KEY: Final = 18
 # The client id keeps its int16 length even in the flexible head.
 _HEAD: Final = struct.Struct(">hhih")
 _SIZE_AND_CORRELATION: Final = struct.Struct(">Ii")
+_SIZE: Final = struct.Struct(">I")
+_CORRELATION: Final = struct.Struct(">i")
 
 
 class RequestHead(NamedTuple):
@@ -64,3 +66,32 @@ def frame_reply(
     size = sum(map(len, chunks)) - 4
     _SIZE_AND_CORRELATION.pack_into(out, 0, size, correlation_id)
     return chunks
+
+
+def frame_request(
+    correlation_id: int, client_id: str, message: Message, version: int
+) -> list[Buffer]:
+    """The chunks of a whole request, size and head included; the first one is a bytearray."""
+    name = client_id.encode()
+    out = bytearray(_SIZE.size)
+    out += _HEAD.pack(message.API_KEY, version, correlation_id, len(name))
+    out += name
+    if version in message.FLEXIBLE:
+        out.append(0)
+    chunks = encode_chunks(message, version, out)
+    _SIZE.pack_into(out, 0, sum(map(len, chunks)) - _SIZE.size)
+    return chunks
+
+
+def read_reply_head(frame: memoryview, kind: type[Message], version: int) -> tuple[int, int]:
+    """The correlation id of a reply of this kind and version, and where its body begins."""
+    try:
+        (correlation_id,) = _CORRELATION.unpack_from(frame)
+        pos = _CORRELATION.size
+        if version in kind.FLEXIBLE and kind.API_KEY != API_VERSIONS_KEY:
+            pos = skip_tags(frame, pos)
+            if pos > len(frame):
+                raise MalformedMessage("a tagged field of the head ends behind its frame")
+    except (struct.error, IndexError) as error:
+        raise MalformedMessage(f"reply head: {error}") from None
+    return correlation_id, pos

@@ -58,6 +58,8 @@ _LEADER_EPOCH_AT: Final = 12
 _MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
 _CRC_FROM: Final = 21
+_PRODUCER: Final = struct.Struct(">qhi")
+_PRODUCER_AT: Final = 43
 _BATCH_LENGTH_MIN: Final = BATCH_HEADER_BYTES - BATCH_OVERHEAD_BYTES
 _VARINT_BYTES_MAX: Final = 10
 _CODEC_MAX: Final = max(map(int, Compression))
@@ -206,6 +208,13 @@ def stamp_append_time(buf: memoryview, now_ms: int) -> None:
     _CRC.pack_into(buf, _CRC_AT, crc32c(memoryview(buf)[_CRC_FROM : header.size]))
 
 
+def stamp_producer(buf: bytearray, producer_id: int, epoch: int, base_sequence: int) -> None:
+    """Writes who sends a batch, in place, and the CRC that covers it."""
+    _PRODUCER.pack_into(buf, _PRODUCER_AT, producer_id, epoch, base_sequence)
+    with memoryview(buf) as view:
+        _CRC.pack_into(buf, _CRC_AT, crc32c(view[_CRC_FROM:]))
+
+
 def headers_in(buf: Buffer, pos: int = 0) -> Iterator[tuple[int, BatchHeader]]:
     """Positions and headers of the whole batches; a partial one at the end is left out."""
     end = len(buf)
@@ -307,6 +316,11 @@ def seal_batch(header: BatchHeader, body: Buffer) -> bytearray:
     with memoryview(batch) as view:
         _CRC.pack_into(batch, _CRC_AT, crc32c(view[_CRC_FROM:]))
     return batch
+
+
+def write_header(batch: bytearray, header: BatchHeader) -> None:
+    """Puts a header before records that are in their place already, with the CRC it names."""
+    _HEADER.pack_into(batch, 0, *header)
 
 
 def open_records(buf: Buffer, pos: int, header: BatchHeader) -> Buffer:

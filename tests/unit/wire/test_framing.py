@@ -15,10 +15,11 @@ from kio.schema.response_header.v1.header import ResponseHeader as ResponseHeade
 from kio.serial import entity_reader, entity_writer
 
 from ottla.wire.codec import MalformedMessage, decode
-from ottla.wire.framing import RequestHead, frame_reply, read_head
+from ottla.wire.framing import RequestHead, frame_reply, frame_request, read_head, read_reply_head
 from ottla.wire.messages.api_versions import ApiVersionsResponse
 from ottla.wire.messages.fetch import FetchableTopicResponse, FetchResponse, PartitionData
-from ottla.wire.messages.heartbeat import HeartbeatResponse
+from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
+from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
 
 int16 = st.integers(-(2**15), 2**15 - 1)
 int32 = st.integers(-(2**31), 2**31 - 1)
@@ -111,3 +112,61 @@ def test_the_size_counts_all_chunks_of_a_reply():
     whole = b"".join(chunks)
     assert struct.unpack_from(">ii", whole) == (len(whole) - 4, 1)
     assert decode(FetchResponse, whole, 11, 8) == response
+
+
+@pytest.mark.parametrize(("kind", "version"), [(RequestHeaderV1, 3), (RequestHeaderV2, 4)])
+@given(int32, st.text(max_size=10))
+def test_requests_are_framed_as_kio_reads_them(kind, version, correlation_id, client_id):
+    request = HeartbeatRequest(group_id="g", generation_id=5, member_id="m")
+    whole = b"".join(frame_request(correlation_id, client_id, request, version))
+    assert struct.unpack_from(">i", whole) == (len(whole) - 4,)
+    header, size = entity_reader(kind)(whole, 4)
+    assert header.request_api_key == HeartbeatRequest.API_KEY
+    assert header.request_api_version == version
+    assert (header.correlation_id, header.client_id) == (correlation_id, client_id)
+    assert decode(HeartbeatRequest, whole, version, 4 + size) == request
+
+
+@pytest.mark.parametrize("version", [8, 9])
+def test_what_a_client_frames_a_broker_reads(version):
+    records = bytes(100_000)
+    data = PartitionProduceData(index=3, records=records)
+    request = ProduceRequest(acks=-1, topic_data=[TopicProduceData("t", [data])])
+    chunks = frame_request(9, "me", request, version)
+    assert any(chunk is records for chunk in chunks)
+    whole = b"".join(chunks)
+    assert struct.unpack_from(">i", whole) == (len(whole) - 4,)
+    head = read_head(memoryview(whole)[4:], lambda _, number: number in ProduceRequest.FLEXIBLE)
+    assert head[:4] == (ProduceRequest.API_KEY, version, 9, "me")
+    assert decode(ProduceRequest, whole, version, 4 + head.body_at) == request
+
+
+@pytest.mark.parametrize(
+    ("response", "version", "is_flexible"),
+    [
+        (HeartbeatResponse(error_code=27), 3, False),
+        (HeartbeatResponse(error_code=27), 4, True),
+        (ApiVersionsResponse(error_code=35), 3, True),
+    ],
+)
+def test_a_client_finds_the_body_of_what_a_broker_frames(response, version, is_flexible):
+    whole = b"".join(frame_reply(-5, is_flexible, response, version))
+    frame = memoryview(whole)[4:]
+    correlation_id, pos = read_reply_head(frame, type(response), version)
+    assert correlation_id == -5
+    assert decode(type(response), frame, version, pos) == response
+
+
+def test_tagged_fields_of_a_reply_are_skipped():
+    frame = memoryview(b"\x00\x00\x00\x07" + b"\x01\x63\x02ab" + b"body")
+    assert read_reply_head(frame, HeartbeatResponse, 4) == (7, len(frame) - 4)
+
+
+@given(st.binary(max_size=12), st.sampled_from([3, 4]))
+@example(b"\x00\x00\x00\x07\x01\x63\x02a", 4)
+def test_garbage_is_a_malformed_reply_or_a_body_within_its_frame(data, version):
+    try:
+        _, pos = read_reply_head(memoryview(data), HeartbeatResponse, version)
+    except MalformedMessage:
+        return
+    assert 4 <= pos <= len(data)

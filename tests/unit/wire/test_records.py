@@ -30,6 +30,7 @@ from ottla.wire.records import (
     recompress,
     stamp,
     stamp_append_time,
+    stamp_producer,
 )
 
 NOW_MS = 1_700_000_000_000
@@ -192,6 +193,17 @@ def test_the_broker_stamps_offset_and_epoch_outside_the_crc():
     stamp(memoryview(batch), 2**40, 17)
     assert check_produced(batch) == before._replace(base_offset=2**40, leader_epoch=17)
     assert [record.offset for record in decode_records(batch)] == [2**40, 2**40 + 1]
+
+
+def test_a_producer_is_stamped_with_a_new_crc():
+    plain = encode_batch([Record(0, NOW_MS, b"k", b"v")], base_offset=0)
+    batch = bytearray(plain)
+    stamp_producer(batch, 2**40, 3, 0x7FFF_FFFF)
+    header = check_produced(batch)
+    assert header == read_header(plain)._replace(
+        producer_id=2**40, producer_epoch=3, base_sequence=0x7FFF_FFFF, crc=header.crc
+    )
+    assert batch[61:] == plain[61:]
 
 
 @ALL_CODECS

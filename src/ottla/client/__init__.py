@@ -1,0 +1,1 @@
+"""A small asynchronous client on raw record batches, for Spark and for the brokers themselves."""

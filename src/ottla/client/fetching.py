@@ -1,0 +1,158 @@
+"""Reads a range of offsets of one partition, with one fetch ahead of whoever decodes it.
+
+Where one is comes from the batches' headers: offsets may be missing in the log (compaction) or hold
+no message (markers of transactions), so records are never counted.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import struct
+import time
+from collections.abc import Iterator
+from typing import Final
+
+from ottla.client.blocking import Blocking, wait_for
+from ottla.client.failures import OffsetOutOfRange
+from ottla.client.values import Fetched
+from ottla.errors import CorruptBatch, MessageTooLarge, UnsupportedMessageFormat
+from ottla.types import TopicPartition
+from ottla.wire.records import BATCH_OVERHEAD_BYTES, MAGIC, BatchHeader, read_header
+from ottla.wire.schema import Buffer
+
+FETCH_WAIT_MS: Final = 500
+FETCH_BYTES_MAX: Final = 256 * 1024 * 1024
+# What the loop's own deadlines leave over for the thread that waits for them.
+GRACE_S: Final = 10.0
+_START: Final = struct.Struct(">qiib")
+_BATCH_LENGTH_MIN: Final = 49
+
+
+def read_range(
+    blocking: Blocking,
+    partition: TopicPartition,
+    start: int,
+    end: int,
+    *,
+    read_committed: bool = False,
+    fetch_bytes: int = 4 * 1024 * 1024,
+) -> Iterator[Fetched]:
+    """The batches from `start` until the position is at or behind `end`.
+
+    Raises OffsetOutOfRange when the log no longer has what is wanted, at either end.
+    """
+    reader = _RangeReader(blocking, partition, read_committed, fetch_bytes)
+    try:
+        yield from reader.read(start, end)
+    finally:
+        reader.close()
+
+
+def last_whole_batch(records: Buffer, where: object) -> BatchHeader | None:
+    """The last batch that is there to its end; `where` is for the error when it is no batch."""
+    unpack = _START.unpack_from
+    at, last, size_left = 0, -1, len(records)
+    while size_left >= _START.size:
+        _, length, _, magic = unpack(records, at)
+        if magic != MAGIC:
+            raise UnsupportedMessageFormat(
+                f"{where}: a batch of magic {magic}, only {MAGIC} is read"
+            )
+        if length < _BATCH_LENGTH_MIN:
+            raise CorruptBatch(f"{where}: a batch of length {length}")
+        size = length + BATCH_OVERHEAD_BYTES
+        if size > size_left:
+            break
+        last = at
+        at += size
+        size_left -= size
+    return None if last < 0 else read_header(records, last)
+
+
+class _RangeReader:
+    def __init__(
+        self, blocking: Blocking, partition: TopicPartition, read_committed: bool, fetch_bytes: int
+    ) -> None:
+        self._blocking = blocking
+        self._partition = partition
+        self._read_committed = read_committed
+        self._fetch_bytes = fetch_bytes
+        self._ahead: concurrent.futures.Future[Fetched] | None = None
+        settings = blocking.settings
+        self._patience_s = settings.retry_timeout_s
+        # The last try may begin just before the time for tries is over, and find a new connection.
+        last_try_s = settings.connect_timeout_s + settings.request_timeout_s
+        self._timeout_s = settings.retry_timeout_s + last_try_s + GRACE_S
+
+    def close(self) -> None:
+        if self._ahead is not None:
+            self._ahead.cancel()
+            self._ahead = None
+
+    def read(self, start: int, end: int) -> Iterator[Fetched]:
+        position = start
+        empty_count = 0
+        moved_s = time.monotonic()
+        while position < end:
+            fetched = self._take(position)
+            last = last_whole_batch(fetched.records, self._partition)
+            if last is not None:
+                position = self._move(position, last)
+                if position < end:
+                    self._ask(position)
+                yield fetched
+                # The time that the caller took is not the broker's.
+                empty_count, moved_s = 0, time.monotonic()
+            elif fetched.records:
+                self._widen(position)
+            else:
+                empty_count += 1
+                if self._is_over(fetched, position, end, empty_count, moved_s):
+                    return
+
+    def _move(self, position: int, last: BatchHeader) -> int:
+        if last.next_offset <= position:
+            raise CorruptBatch(
+                f"{self._partition}: asked for offset {position}, "
+                f"got batches that end at {last.last_offset}"
+            )
+        return last.next_offset
+
+    def _is_over(
+        self, fetched: Fetched, position: int, end: int, empty_count: int, moved_s: float
+    ) -> bool:
+        """Nothing came. Either nothing is there up to the end, or it is not there any more."""
+        visible_end = fetched.last_stable_offset if self._read_committed else fetched.high_watermark
+        if visible_end >= end:
+            # All that follows is compacted away. Asked twice, since an answer may also be empty
+            # because the broker was too busy to wait.
+            return empty_count > 1
+        if time.monotonic() - moved_s > self._patience_s:
+            raise OffsetOutOfRange(self._partition, position, fetched.log_start_offset, visible_end)
+        return False
+
+    def _widen(self, position: int) -> None:
+        """Only a part of one batch came: old brokers cut what does not fit."""
+        if self._fetch_bytes >= FETCH_BYTES_MAX:
+            raise MessageTooLarge(
+                f"{self._partition}: the batch at {position} is larger than {FETCH_BYTES_MAX} bytes"
+            )
+        self._fetch_bytes = min(2 * self._fetch_bytes, FETCH_BYTES_MAX)
+
+    def _ask(self, position: int) -> None:
+        self._ahead = self._blocking.submit(
+            lambda cluster: cluster.fetch(
+                self._partition,
+                position,
+                max_bytes=self._fetch_bytes,
+                max_wait_ms=FETCH_WAIT_MS,
+                read_committed=self._read_committed,
+            )
+        )
+
+    def _take(self, position: int) -> Fetched:
+        if self._ahead is None:
+            self._ask(position)
+        assert self._ahead is not None
+        future, self._ahead = self._ahead, None
+        return wait_for(future, self._timeout_s, f"reading {self._partition} at {position}")
