@@ -50,9 +50,9 @@ class CeilingSource(DataSource):
         return CEILING
 
     def schema(self) -> str:
-        from ottla.spark.columns import READ_COLUMNS, spark_schema
+        from ottla.spark.columns import DEFAULT_COLUMNS, spark_schema
 
-        return spark_schema(READ_COLUMNS)
+        return spark_schema(DEFAULT_COLUMNS)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         return CeilingReader(
@@ -82,7 +82,8 @@ class CeilingReader(DataSourceReader):
 def _batch(rows: int, message_bytes: int) -> pa.RecordBatch:
     import numpy as np
     import pyarrow as pa
-    from ottla.spark.columns import READ_COLUMNS, arrow_schema
+
+    from ottla.spark.columns import DEFAULT_COLUMNS, arrow_schema
 
     columns = {
         "key": pa.nulls(rows, pa.binary()),
@@ -93,7 +94,7 @@ def _batch(rows: int, message_bytes: int) -> pa.RecordBatch:
         "timestamp": pa.array(np.zeros(rows, np.int64)).cast(pa.timestamp("us", "UTC")),
         "timestampType": pa.array(np.zeros(rows, np.int32)),
     }
-    schema = arrow_schema(READ_COLUMNS)
+    schema = arrow_schema(DEFAULT_COLUMNS)
     return pa.record_batch([columns[name] for name in schema.names], schema=schema)
 
 
@@ -143,7 +144,7 @@ def _write(session: SparkSession, job: Job) -> None:
         f"cast(lpad(cast(id as string), {job.message_bytes}, 'x') as binary) as value",
     )
     sink = rows.write.format(job.format).option("kafka.bootstrap.servers", job.bootstrap)
-    sink.option("topic", job.topic).options(**job.options).save()
+    sink.option("topic", job.topic).options(**job.options).mode("append").save()
 
 
 if __name__ == "__main__":

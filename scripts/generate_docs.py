@@ -1,4 +1,5 @@
-"""Writes docs/reference from the code: settings, commands, and what of Kafka's protocol is spoken.
+"""Writes docs/reference from the code: settings, commands, and what of Kafka's protocol is spoken;
+and the tables of options in docs/spark.md.
 
 `make docs` runs it; a test compares the committed pages with a fresh rendering.
 """
@@ -16,8 +17,10 @@ from ottla.broker.metrics import Metrics
 from ottla.broker.router import APIS, NEVER_FLEXIBLE, Api
 from ottla.broker.storage_gauges import register_storage_gauges
 from ottla.cli.reference import GENERATED, render_commands, render_settings
+from ottla.spark.reference import fill
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
+SPARK = REFERENCE.parent / "spark.md"
 
 INTRODUCTION = f"""\
 {GENERATED}
@@ -90,6 +93,8 @@ def main() -> None:
     for page in PAGES:
         (REFERENCE / page).write_text(render(page))
         print(f"docs/reference/{page}")
+    SPARK.write_text(fill(SPARK.read_text()))
+    print("docs/spark.md")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,256 @@
+"""Avro values into a typed column, with fastavro; the types are those of Spark's from_avro."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from types import ModuleType
+from typing import Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from ottla.spark.spark_types import (
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    BadSchema,
+    decimal_of,
+    list_of,
+    map_of,
+    struct_of,
+)
+
+# A registry's head: a zero byte and the schema's number. The schema itself comes from the option.
+CONFLUENT_BYTES: Final = 5
+SHOWN_CHARS: Final = 80
+
+_PRIMITIVES: Final = {
+    "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
+    "double": pa.float64(), "bytes": pa.binary(), "string": pa.string(),
+}  # fmt: skip
+_LOGICAL: Final = {
+    ("int", "date"): pa.date32(),
+    ("long", "timestamp-millis"): TIMESTAMP, ("long", "timestamp-micros"): TIMESTAMP,
+    ("long", "local-timestamp-millis"): TIMESTAMP_NTZ,
+    ("long", "local-timestamp-micros"): TIMESTAMP_NTZ,
+}  # fmt: skip
+_MILLIS: Final = ("timestamp-millis", "local-timestamp-millis")
+
+# What decoding foreign bytes was seen to raise; each becomes the row's error.
+_DAMAGE: Final = (
+    EOFError, ValueError, TypeError, IndexError, KeyError, ArithmeticError, StopIteration,
+    RecursionError, MemoryError, AttributeError,
+)  # fmt: skip
+
+Convert = Callable[[Any], Any]
+
+
+class _Plan(NamedTuple):
+    """How a value of some Avro type is seen by Arrow, and made out of what fastavro reads."""
+
+    kind: pa.DataType
+    convert: Convert | None = None
+
+
+class _Schema(NamedTuple):
+    parsed: Any
+    plan: _Plan
+
+
+def arrow_type(schema: str) -> pa.DataType:
+    """Raises BadSchema when the schema cannot be read, or fastavro is missing."""
+    return _prepared(schema).plan.kind
+
+
+def parse_column(column: pa.Array, schema: str, *, confluent: bool) -> tuple[pa.Array, pa.Array]:
+    prepared = _prepared(schema)
+    read = _fastavro().schemaless_reader
+    values: list[Any] = []
+    errors: list[str | None] = []
+    for data in column.to_pylist():
+        value, error = _parse_row(data, prepared, read, confluent=confluent)
+        values.append(value)
+        errors.append(error)
+    try:
+        typed = pa.array(values, prepared.plan.kind)
+    except _DAMAGE:
+        typed = _array_of_those_that_fit(values, errors, prepared.plan.kind)
+    return typed, pa.array(errors, pa.string())
+
+
+def _array_of_those_that_fit(
+    values: list[Any], errors: list[str | None], kind: pa.DataType
+) -> pa.Array:
+    """Avro lets a decimal or a time be larger than its own schema says."""
+    for at, value in enumerate(values):
+        try:
+            pa.scalar(value, kind)
+        except _DAMAGE as wrong:
+            values[at], errors[at] = None, f"it does not fit: {_readable(wrong)}"
+    return pa.array(values, kind)
+
+
+def _readable(wrong: BaseException) -> str:
+    text = f"{type(wrong).__name__} {wrong}".encode("utf-8", "replace").decode()
+    return text[:SHOWN_CHARS]
+
+
+def _parse_row(
+    data: bytes | None, schema: _Schema, read: Callable[..., Any], *, confluent: bool
+) -> tuple[Any, str | None]:
+    if data is None:
+        return None, None
+    begin = 0
+    if confluent:
+        if len(data) < CONFLUENT_BYTES or data[0] != 0:
+            return None, "it does not begin with the five bytes of a schema registry"
+        begin = CONFLUENT_BYTES
+    source = io.BytesIO(data)
+    source.seek(begin)
+    try:
+        found = read(source, schema.parsed, None)
+        value = found if schema.plan.convert is None else schema.plan.convert(found)
+    except _DAMAGE as wrong:
+        return None, f"it is not Avro of this schema: {_readable(wrong)}"
+    left = len(data) - source.tell()
+    if left:
+        return None, f"it is not Avro of this schema: {left} bytes are left behind the value"
+    return value, None
+
+
+def _fastavro() -> ModuleType:
+    try:
+        import fastavro
+    except ModuleNotFoundError as missing:
+        raise BadSchema('avro needs the package fastavro: pip install "ottla[avro]"') from missing
+    return fastavro
+
+
+@lru_cache(maxsize=64)
+def _prepared(schema: str) -> _Schema:
+    fastavro = _fastavro()
+    try:
+        described = json.loads(schema)
+        # Times are wanted as numbers: Python's dates end where Avro's do not.
+        parsed = fastavro.parse_schema(_without_times(described))
+        return _Schema(parsed, _plan(described, {}, ""))
+    except BadSchema:
+        raise
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as wrong:
+        raise BadSchema(f"it is no Avro schema: {str(wrong)[:SHOWN_CHARS]}") from wrong
+    except fastavro.schema.SchemaParseException as wrong:
+        raise BadSchema(f"it is no Avro schema: {str(wrong)[:SHOWN_CHARS]}") from wrong
+
+
+def _without_times(schema: Any) -> Any:
+    if isinstance(schema, list):
+        return [_without_times(one) for one in schema]
+    if not isinstance(schema, dict):
+        return schema
+    kept = dict(schema)
+    if kept.get("logicalType") != "decimal":
+        kept.pop("logicalType", None)
+    for key in ("type", "items", "values"):
+        if key in kept:
+            kept[key] = _without_times(kept[key])
+    if isinstance(kept.get("fields"), list):
+        kept["fields"] = [_without_times(field) for field in kept["fields"]]
+    return kept
+
+
+def _plan(schema: Any, named: dict[str, _Plan | None], space: str) -> _Plan:
+    if isinstance(schema, list):
+        return _union(schema, named, space)
+    if isinstance(schema, str):
+        if schema in _PRIMITIVES:
+            return _Plan(_PRIMITIVES[schema])
+        return _named(schema, named, space)
+    kind = schema["type"]
+    if isinstance(kind, (dict, list)):
+        return _plan(kind, named, space)
+    if schema.get("logicalType") == "decimal" and kind in ("bytes", "fixed"):
+        plan = _Plan(decimal_of(int(schema["precision"]), int(schema.get("scale", 0))))
+        return _keep(schema, plan, named, space) if kind == "fixed" else plan
+    if kind in ("record", "error"):
+        return _record(schema, named, space)
+    if kind == "enum":
+        return _keep(schema, _Plan(pa.string()), named, space)
+    if kind == "fixed":
+        return _keep(schema, _Plan(pa.binary()), named, space)
+    if kind == "array":
+        return _array(_plan(schema["items"], named, space))
+    if kind == "map":
+        return _map(_plan(schema["values"], named, space))
+    logical = schema.get("logicalType")
+    if (kind, logical) in _LOGICAL:
+        times = (lambda ms: ms * 1000) if logical in _MILLIS else None
+        return _Plan(_LOGICAL[kind, logical], times)
+    return _plan(kind, named, space)
+
+
+def _full_name(schema: Any, space: str) -> tuple[str, str]:
+    name = str(schema["name"])
+    if "." in name:
+        return name, name.rpartition(".")[0]
+    inner = str(schema.get("namespace", space))
+    return (f"{inner}.{name}" if inner else name), inner
+
+
+def _keep(schema: Any, plan: _Plan, named: dict[str, _Plan | None], space: str) -> _Plan:
+    named[_full_name(schema, space)[0]] = plan
+    return plan
+
+
+def _named(name: str, named: dict[str, _Plan | None], space: str) -> _Plan:
+    full = name if "." in name or not space else f"{space}.{name}"
+    key = full if full in named else name
+    if key not in named:
+        raise BadSchema(f"the type {name!r} is not declared in it")
+    plan = named[key]
+    if plan is None:
+        raise BadSchema(f"the type {name!r} contains itself, which Spark has no type for")
+    return plan
+
+
+def _record(schema: Any, named: dict[str, _Plan | None], space: str) -> _Plan:
+    full, inner = _full_name(schema, space)
+    named[full] = None
+    plans = [(str(field["name"]), _plan(field["type"], named, inner)) for field in schema["fields"]]
+    converts = [(name, plan.convert) for name, plan in plans if plan.convert is not None]
+
+    def convert(record: Any) -> Any:
+        for name, one in converts:
+            if record[name] is not None:
+                record[name] = one(record[name])
+        return record
+
+    kind = struct_of([(name, plan.kind) for name, plan in plans])
+    named[full] = _Plan(kind, convert if converts else None)
+    return _keep(schema, _Plan(kind, convert if converts else None), named, space)
+
+
+def _array(item: _Plan) -> _Plan:
+    one = item.convert
+    kind = list_of(item.kind)
+    if one is None:
+        return _Plan(kind)
+    return _Plan(kind, lambda found: [None if v is None else one(v) for v in found])
+
+
+def _map(item: _Plan) -> _Plan:
+    one = item.convert or (lambda value: value)
+    kind = map_of(pa.string(), item.kind)
+    return _Plan(kind, lambda found: [(k, None if v is None else one(v)) for k, v in found.items()])
+
+
+def _union(schemas: list[Any], named: dict[str, _Plan | None], space: str) -> _Plan:
+    """With null it is the other; numbers widen; more are a wish that Spark's types cannot grant."""
+    others = [one for one in schemas if one != "null" and one != {"type": "null"}]
+    if len(others) == 1:
+        return _plan(others[0], named, space)
+    if set(map(str, others)) == {"int", "long"}:
+        return _Plan(pa.int64())
+    if set(map(str, others)) == {"float", "double"}:
+        return _Plan(pa.float64())
+    raise BadSchema("a union of several types is not supported; one type and null is")

@@ -1,0 +1,67 @@
+"""How tests start Spark: on this machine, on loopback, small and quiet."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG4J = Path(__file__).with_name("log4j2.properties")
+TESTS = Path(__file__).parents[2]
+
+SETTINGS: Mapping[str, str] = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.driver.memory": "1g",
+    "spark.driver.extraJavaOptions": (
+        f"-Dlog4j2.configurationFile=file:{LOG4J} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+    ),
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.streaming.pollingDelay": "50ms",
+    # A test that fails says so at once; retries are for the tests about them.
+    "spark.task.maxFailures": "1",
+}
+
+
+def environment() -> dict[str, str]:
+    """Without these, workers take the system's python3 and Spark an address that may not answer."""
+    paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        # Workers unpickle what tests define by its name.
+        "PYTHONPATH": os.pathsep.join(paths),
+    }
+
+
+def start(
+    directory: Path,
+    jars: Sequence[Path] = (),
+    *,
+    master: str = "local[2]",
+    settings: Mapping[str, str] | None = None,
+) -> SparkSession:
+    """A session whose files live in `directory`."""
+    from pyspark.sql import SparkSession
+
+    os.environ.update(environment())
+    builder = SparkSession.builder.master(master).appName("ottla-tests")
+    own = {
+        "spark.local.dir": str(directory / "local"),
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+    }
+    if jars:
+        # Before the JVM starts, so that nothing has to be copied or added to a running one.
+        own["spark.driver.extraClassPath"] = ":".join(map(str, jars))
+    for name, value in {**SETTINGS, **own, **(settings or {})}.items():
+        builder = builder.config(name, value)
+    session: SparkSession = builder.getOrCreate()
+    return session

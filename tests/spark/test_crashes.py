@@ -1,0 +1,181 @@
+"""kill -9 at random moments (by seed) of the driver, of Python workers, of the broker.
+
+Afterwards every row is in the target topic, twice only where a batch ran twice, and in the files
+exactly once.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ottla.testing import Broker
+from ottla.testing.plugin import BrokerFactory
+from spark.kit.children import Child, kill_9, python_workers
+from spark.kit.copying import copy_to_files, copy_to_topic
+from spark.kit.streams import OTTLA, batch_ids, finish, read, until
+
+ROWS = 1000
+PARTITIONS = 3
+ROWS_PER_BATCH = 120
+
+
+@contextmanager
+def filling(bootstrap: str, topic: str) -> Iterator[None]:
+    """Rows keep coming while things are killed; all have been acknowledged at the end."""
+    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
+
+    def fill() -> None:
+        for number in range(ROWS):
+            producer.produce(topic, b"%d" % number, b"key-%d" % number)
+            if number % 50 == 0:
+                producer.flush()
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+        assert producer.flush(60) == 0
+
+
+@pytest.fixture
+def job(ottla_broker_factory: BrokerFactory, tmp_path: Path, jars: list[Path]) -> dict[str, Any]:
+    broker = ottla_broker_factory()
+    broker.create_topic("source", PARTITIONS)
+    broker.create_topic("target", PARTITIONS)
+    return {
+        "broker": broker,
+        "bootstrap": broker.bootstrap,
+        "source": "source",
+        "target": "target",
+        "directory": str(tmp_path),
+        "rows_per_batch": ROWS_PER_BATCH,
+        "jars": [],
+    }
+
+
+def check_end(spark: SparkSession, job: dict[str, Any], runs: int) -> None:
+    """Lets both copies reach the end, and looks at what they made over all runs."""
+    finish(copy_to_topic(spark, job, availableNow=True))
+    finish(copy_to_files(spark, job, availableNow=True))
+    expected = {str(number) for number in range(ROWS)}
+    in_files = Counter(
+        row.value for row in spark.read.parquet(f"{job['directory']}/files").collect()
+    )
+    assert set(in_files) == expected
+    assert set(in_files.values()) == {1}, "files are exactly once"
+    rows = read(spark, OTTLA, job["bootstrap"], subscribe="target").selectExpr(
+        "cast(value as string) value", "cast(key as string) key"
+    )
+    copied = Counter((row.key, row.value) for row in rows.collect())
+    assert {value for _, value in copied} == expected
+    assert all(key == f"key-{value}" for key, value in copied)
+    assert max(copied.values()) <= runs
+    repeated = sum(copied.values()) - len(copied)
+    assert repeated <= (runs - 1) * ROWS_PER_BATCH, "only a batch that was at work may come twice"
+
+
+def begun(job: dict[str, Any]) -> int:
+    """How many batches of the copy into the topic have been begun."""
+    log = Path(job["directory"], "topic-checkpoint", "offsets")
+    return len(batch_ids(log.parent, "offsets")) if log.is_dir() else 0
+
+
+def at_a_moment(chance: random.Random, job: dict[str, Any], check: Callable[[], bool]) -> None:
+    """Waits until a batch or two later than now, and somewhere in that batch."""
+    wanted = begun(job) + chance.randint(1, 2)
+    until(lambda: check() and begun(job) >= wanted, "the job stands still")
+    time.sleep(chance.uniform(0, 0.4))
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_the_driver_is_killed(spark: SparkSession, job: dict[str, Any], seed: int) -> None:
+    chance = random.Random(seed)
+    plain = {name: value for name, value in job.items() if name != "broker"}
+    kills = 2
+    with filling(job["bootstrap"], "source"):
+        for _ in range(kills):
+            with Child("spark.kit.copying", plain, Path(job["directory"])) as child:
+                at_a_moment(chance, job, child.check)
+    check_end(spark, job, runs=kills + 1)
+
+
+class Persistent:
+    """Both copies, started again whenever they fail."""
+
+    def __init__(self, spark: SparkSession, job: dict[str, Any]) -> None:
+        self._make: list[Callable[[], StreamingQuery]] = [
+            lambda: copy_to_topic(spark, job),
+            lambda: copy_to_files(spark, job),
+        ]
+        self._queries = [make() for make in self._make]
+        self.restarts = 0
+
+    def check(self) -> bool:
+        for at, query in enumerate(self._queries):
+            if not query.isActive:
+                self._queries[at] = self._make[at]()
+                self.restarts += 1
+        return True
+
+    def stop(self) -> None:
+        for query in self._queries:
+            query.stop()
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_python_workers_are_killed(spark: SparkSession, job: dict[str, Any], seed: int) -> None:
+    chance = random.Random(seed)
+    killed = 0
+    copies = Persistent(spark, job)
+    try:
+        with filling(job["bootstrap"], "source"):
+            for _ in range(3):
+                at_a_moment(chance, job, copies.check)
+                killed += sum(kill_9(worker) for worker in python_workers())
+    finally:
+        copies.stop()
+    assert killed > 0
+    check_end(spark, job, runs=copies.restarts + 2)
+
+
+@pytest.mark.parametrize("seed", [1])
+def test_the_broker_is_killed(spark: SparkSession, job: dict[str, Any], seed: int) -> None:
+    """Queries need not fail: errors that pass are tried again."""
+    chance = random.Random(seed)
+    broker: Broker = job["broker"]
+    copies = Persistent(spark, job)
+    try:
+        with filling(job["bootstrap"], "source"):
+            for _ in range(2):
+                at_a_moment(chance, job, copies.check)
+                broker.kill()
+                broker.start()
+    finally:
+        copies.stop()
+    check_end(spark, job, runs=copies.restarts + 2)
+
+
+def test_a_broker_that_stays_away_fails_the_query_with_one_line(
+    spark: SparkSession, ottla_broker_factory: BrokerFactory
+) -> None:
+    broker = ottla_broker_factory()
+    broker.create_topic("t")
+    broker.kill()
+    quick = {"kafka.request.timeout.ms": 1000, "kafka.default.api.timeout.ms": 2000}
+    with pytest.raises(PySparkException, match=broker.bootstrap):
+        read(spark, OTTLA, broker.bootstrap, subscribe="t", **quick).collect()

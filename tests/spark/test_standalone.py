@@ -1,0 +1,126 @@
+"""A standalone master and worker with a packed environment: the recipe of docs/spark.md."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyspark
+import pytest
+
+from ottla.testing import Broker
+from ottla.testing.plugin import BrokerFactory
+from spark.kit import packed
+from spark.kit.children import Child
+from spark.kit.filling import put_numbers, values_of
+from spark.kit.results import results
+from spark.kit.session import LOG4J
+from spark.kit.streams import until
+from spark.kit.toolchain import require
+
+HOME = Path(pyspark.__file__).parent
+OTHER_VERSION = "99.0.0"
+JOB_TIMEOUT_S = 400
+
+
+@contextmanager
+def standalone(directory: Path) -> Iterator[str]:
+    """A master and a worker of one core; yields the master's URL."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    url = f"spark://127.0.0.1:{port}"
+    common = ["--host", "127.0.0.1", "--webui-port", "0"]
+    worker = ["--cores", "1", "--memory", "1g", "--work-dir", str(directory / "work"), url]
+    with (
+        daemon(directory, "master.Master", *common, "--port", str(port)),
+        daemon(directory, "worker.Worker", *common, *worker) as log,
+    ):
+        until(lambda: "registered with master" in log.read_text(), "the worker found no master")
+        yield url
+
+
+@contextmanager
+def daemon(directory: Path, name: str, *arguments: str) -> Iterator[Path]:
+    log = directory / f"{name}.log"
+    quiet = f"-Dlog4j2.configurationFile=file:{LOG4J.with_name('log4j2-daemon.properties')}"
+    environment = {
+        **os.environ,
+        "SPARK_HOME": str(HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "SPARK_DAEMON_JAVA_OPTS": f"{quiet} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_DAEMON_MEMORY": "256m",
+    }
+    command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
+    try:
+        yield log
+    finally:
+        process.terminate()
+        process.wait(30)
+
+
+def other_environment(target: Path, original: Path) -> Path:
+    """The same packages under another version of Ottla."""
+    site = bare(target)
+    (site / "original.pth").write_text(f"{packed.site_packages(original)}\n")
+    metadata = site / f"ottla-{OTHER_VERSION}.dist-info" / "METADATA"
+    metadata.parent.mkdir()
+    metadata.write_text(f"Metadata-Version: 2.4\nName: ottla\nVersion: {OTHER_VERSION}\n")
+    return target
+
+
+def bare_environment(target: Path, original: Path) -> Path:
+    """What Ottla needs, without Ottla."""
+    site = bare(target)
+    for path in packed.site_packages(original).iterdir():
+        if not path.name.startswith(("ottla", "pyspark_ottla")):
+            (site / path.name).symlink_to(path)
+    return target
+
+
+def bare(target: Path) -> Path:
+    command = [sys.executable, "-m", "venv", "--without-pip", str(target)]
+    subprocess.run(command, check=True, timeout=60)
+    return packed.site_packages(target)
+
+
+@pytest.mark.seconds(1200)
+def test_a_packed_environment_on_a_standalone_cluster(
+    tmp_path: Path, ottla_broker_factory: BrokerFactory
+) -> None:
+    require("java")
+    broker: Broker = ottla_broker_factory()
+    for name in ("source", "written", "streamed"):
+        broker.create_topic(name, 2)
+    put_numbers(broker.bootstrap, "source", range(100), partitions=2)
+    directory, archive = packed.environment()
+    (tmp_path / "environment").symlink_to(directory)
+    with standalone(tmp_path) as master:
+        job = {
+            "master": master,
+            "bootstrap": broker.bootstrap,
+            "directory": str(tmp_path),
+            "packed": str(archive),
+            "other_environment": str(other_environment(tmp_path / "other", directory)),
+            "bare_environment": str(bare_environment(tmp_path / "bare", directory)),
+            "zip": str(packed.zipped(tmp_path / "ottla.zip")),
+        }
+        found = {}
+        # Each in a JVM of its own: Spark looks for sources once in the life of one.
+        for stage in ("packed", "other version", "sent"):
+            with Child("spark.kit.cluster_job", {**job, "stage": stage}, tmp_path) as child:
+                found |= results(child.wait(JOB_TIMEOUT_S))
+    assert found["read"] == list(range(100))
+    assert values_of(broker.bootstrap, "written", 2) == list(range(50))
+    assert values_of(broker.bootstrap, "streamed", 2) == list(range(100))
+    versions = found["versions"]
+    assert f"the driver runs Ottla {OTHER_VERSION}" in versions
+    assert "install the same version" in versions
+    assert "DATA_SOURCE_NOT_FOUND" in found["unregistered"]
+    assert found["registered"] == list(range(100))
