@@ -82,6 +82,9 @@ class Site:
             if segment.base_offset > position.segment_base:
                 self.remove_segment(segment)
             elif segment.base_offset == position.segment_base and segment.is_created:
+                # Of these, too, some bytes may be nowhere but in memory: they are made anew.
+                for suffix in (OFFSET_INDEX, TIME_INDEX):
+                    self.disk.remove(segment.path(suffix))
                 file = self.disk.open(segment.handle.path)
                 try:
                     file.truncate(position.bytes_in_segment)

@@ -227,6 +227,29 @@ def test_segment_begun_after_the_last_good_sync_is_not_believed_either(disk: Mem
     assert log.end_offset == 5
 
 
+def test_indexes_that_a_failed_sync_left_in_memory_are_made_anew(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append_many(log, 1)
+    sync(log, disk)
+    log.close()
+    log = open_log(disk)
+    append_many(log, 1)
+    log.roll(NOW_MS)
+    log.write()
+    ticket = log.begin_sync()
+    assert ticket is not None
+    disk.fail("sync")
+    with pytest.raises(OSError, match="Input/output"):
+        disk.sync_many(ticket.files)
+    log.fail_sync()
+    log = log.reopen(NOW_MS)
+    disk.closed_unsynced.clear()
+    log.close()
+    assert not disk.closed_unsynced
+    log = open_log(disk)
+    assert log.end_offset == 1
+
+
 def test_fenced_log_is_not_closed_cleanly(disk: MemoryDisk) -> None:
     log = open_log(disk)
     append_many(log, 2)
