@@ -53,8 +53,10 @@ CASES: Final = (
     SparkCase("read-1KB", "read 1 M rows of 1 KB", "read", 1000, 1_000_000, has_ceiling=True),
     SparkCase("write-100B", "write 10 M rows of 100 B", "write", 100, 10_000_000),
     SparkCase("write-1KB", "write 1 M rows of 1 KB", "write", 1000, 1_000_000),
-    SparkCase("write-100B-tuned", "the same, format(kafka) tuned", "write", 100, 10_000_000, TUNED),
-    SparkCase("write-1KB-tuned", "the same, format(kafka) tuned", "write", 1000, 1_000_000, TUNED),
+    SparkCase(
+        "write-100B-tuned", "… of 100 B, format(kafka) tuned", "write", 100, 10_000_000, TUNED
+    ),
+    SparkCase("write-1KB-tuned", "… of 1 KB, format(kafka) tuned", "write", 1000, 1_000_000, TUNED),
 )
 # By case and format.
 Results = dict[str, dict[str, dict[str, Spread]]]
@@ -200,7 +202,11 @@ def sheets(cases: Sequence[SparkCase], results: Results) -> list[report.Sheet]:
             cells = [report.Cell(case.title)]
             for format in FORMATS:
                 spread = by_format.get(format)
-                text = "" if spread is None else f"{spread.median:,.{digits}f} {_swing(spread)}"
+                text = (
+                    ""
+                    if spread is None
+                    else f"{spread.median:,.{digits}f} {_swing(spread)}".rstrip()
+                )
                 cells.append(report.Cell(text))
             cells.append(report.Cell(f"{ratio:.2f}", None if goal is None else ratio >= goal))
             rows.append(cells)
@@ -209,6 +215,8 @@ def sheets(cases: Sequence[SparkCase], results: Results) -> list[report.Sheet]:
 
 
 def _swing(spread: Spread) -> str:
+    if spread.high == spread.low:
+        return ""
     return f"±{(spread.high - spread.low) / 2 / spread.median * 100:.0f} %"
 
 
