@@ -9,9 +9,9 @@ DEADLINE_S = 40.0
 PAUSE_S = 0.02
 
 
-def until(holds: Callable[[], object], what: str) -> None:
+def until(holds: Callable[[], object], what: str, patience_s: float = DEADLINE_S) -> None:
     """Fails with `what` when it takes far too long."""
-    deadline = time.monotonic() + DEADLINE_S
+    deadline = time.monotonic() + patience_s
     while not holds():
         assert time.monotonic() < deadline, what
         time.sleep(PAUSE_S)

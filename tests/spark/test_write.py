@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,7 +22,7 @@ from ottla.testing.plugin import BrokerFactory
 from ottla.wire.records import headers_in
 from raw_client import RawClient
 from records_kit import fetch
-from scenarios.polling import PAUSE_S, until
+from scenarios.polling import until
 from spark.conftest import MakeTopic
 from spark.kit.children import Child, kill_9, python_workers
 from spark.kit.filling import end_offset, put_numbers
@@ -418,11 +417,11 @@ def test_task_whose_worker_is_killed_is_tried_again_and_no_row_is_lost(
     }  # fmt: skip
     with Child("spark.kit.writing", job, tmp_path) as child:
         # A driver of its own is slow to start where much else runs.
-        deadline = time.monotonic() + PATIENCE_S
-        while end_offset(broker.bootstrap, name) == 0:
-            assert child.check()
-            assert time.monotonic() < deadline, "the first half was not written"
-            time.sleep(PAUSE_S)
+        until(
+            lambda: child.check() and end_offset(broker.bootstrap, name) > 0,
+            "the first half was not written",
+            PATIENCE_S,
+        )
         killed = [worker for worker in python_workers() if kill_9(worker)]
         assert killed
         go_on.touch()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +11,9 @@ from typing import Any
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from scenarios import polling
+
 TIMEOUT_S = 120
-PAUSE_S = 0.05
 OTTLA = "ottla"
 
 
@@ -96,11 +96,8 @@ def running(frame: DataFrame, checkpoint: Path) -> Iterator[tuple[StreamingQuery
 
 
 def until(holds: Callable[[], object], what: str) -> None:
-    """As scenarios.polling has it, with Spark's patience: a batch may take seconds."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not holds():
-        assert time.monotonic() < deadline, what
-        time.sleep(PAUSE_S)
+    """With Spark's patience: a batch may take seconds."""
+    polling.until(holds, what, TIMEOUT_S)
 
 
 def until_query(query: StreamingQuery, holds: Callable[[], object], what: str) -> None:
