@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -132,20 +133,30 @@ def test_a_start_at_latest_is_the_same_start_after_batch_0_is_replayed(job: Job)
     assert job.drain(OTTLA, **latest) == list(range(30, 40))
 
 
-def test_a_start_at_latest_loses_nothing_that_came_before_a_crash(job: Job) -> None:
-    """The first rows are read again where Spark does not know that their batch was finished."""
-    job.put(range(10))
+def test_a_start_at_latest_is_kept_while_producers_write(job: Job) -> None:
+    """Rows that come between the two questions of batch 0 are read again when it is."""
     latest = {"startingOffsets": "latest"}
-    with running(job.frame(OTTLA, **latest), job.checkpoint) as (query, collected):
-        until_query(query, lambda: "Waiting for data" in query.status["message"], "never idle")
-        job.put(range(10, 30))
-        until_query(query, lambda: len(collected.rows) >= 20, "all new rows")
-        begun = batch_ids(job.checkpoint, "offsets")
-        until_query(query, lambda: batch_ids(job.checkpoint) == begun, "the last batch's commit")
-    assert collected.numbers == list(range(10, 30))
-    repeated = [
-        int(row.value) for row in dict(collected.batches)[forget_last_commit(job.checkpoint)]
-    ]
-    assert repeated
-    job.put(range(30, 40))
-    assert job.drain(OTTLA, **latest) == sorted(repeated) + list(range(30, 40))
+    numbers = iter(range(10**9))
+    is_over = threading.Event()
+
+    def write() -> None:
+        while not is_over.is_set():
+            first = next(numbers)
+            job.put(range(first, first + 1))
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        first = drain(job.frame(OTTLA, **latest), job.checkpoint)
+    finally:
+        is_over.set()
+        writer.join()
+    again = dict(first.batches).get(forget_last_commit(job.checkpoint), [])
+    last = next(numbers)
+    job.put(range(last, last + 1))
+    second = job.drain(OTTLA, **latest)
+    assert second[: len(again)] == sorted(int(row.value) for row in again)
+    assert second[-1] == last
+    assert sorted({*first.numbers, *second}) == list(
+        range(min([*first.numbers, *second]), last + 1)
+    )
