@@ -114,6 +114,20 @@ def test_the_driver_is_killed(spark: SparkSession, job: dict[str, Any], seed: in
     check_end(spark, job, runs=kills + 1)
 
 
+def test_a_driver_killed_while_it_writes_the_first_offsets(
+    spark: SparkSession, job: dict[str, Any]
+) -> None:
+    """Spark refuses what such a driver leaves, unless it is told not to look."""
+    leftover = Path(job["directory"], "topic-checkpoint", "offsets", ".0.6d3c.tmp")
+    leftover.parent.mkdir(parents=True)
+    leftover.touch()
+    with filling(job["bootstrap"], "source"):
+        pass
+    query = copy_to_topic(spark, job, availableNow=True)
+    finish(query)
+    assert read(spark, OTTLA, job["bootstrap"], subscribe="target").count() == ROWS
+
+
 class Persistent:
     """Both copies, started again whenever they fail."""
 
