@@ -7,12 +7,15 @@ STAMP   := $(VENV)/.installed
 WORKERS ?= 2
 SIM_ROUNDS ?= 2000
 SIM_SEED   ?= 1
+SOAK_KILLS   ?= 20
+SOAK_MINUTES ?= 5
+SOAK_SEED    ?= 1
 # A Python built with the compiler's profile (Debian's, Docker's) is some 15 % faster than one without.
 BENCH_PYTHON ?= $(BIN)/python
 PYTEST  := $(BIN)/pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install system run demo test lint format unit scenarios sim clients compat spark bench bench-peers bench-spark docs dist clean
+.PHONY: help install system run tour demo test lint format unit scenarios sim clients compat spark soak delta bench bench-peers bench-spark docs dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -31,7 +34,10 @@ system: ## kcat from the system's packages, where that is possible
 run: install ## a broker on 127.0.0.1:9092 with its data in ./ottla-data
 	@exec $(BIN)/ottla start --listen 127.0.0.1:9092 --data-dir ./ottla-data
 
-demo: install ## a tour: topics, messages, a group, a crash and what is left after it
+tour: install ## topics, messages, a group, a crash and what is left after it
+	@$(BIN)/python scripts/tour.py
+
+demo: install ## orders, a pipeline on Spark, its totals as they come, and a picture of the run (demo.png)
 	@$(BIN)/python scripts/demo.py
 
 test: lint unit scenarios clients spark ## everything that must pass
@@ -59,7 +65,17 @@ clients: install ## real Kafka clients in Python, Java, Go, JavaScript and C
 	$(PYTEST) tests/clients
 
 spark: install ## a real Spark that reads and writes, its own Kafka connector beside it
-	$(PYTEST) tests/spark
+	$(PYTEST) --maxschedchunk 1 tests/spark
+
+soak: install ## pipelines killed SOAK_KILLS times, by SOAK_SEED, and SOAK_MINUTES with a dying broker
+	SOAK_KILLS=$(SOAK_KILLS) SOAK_MINUTES=$(SOAK_MINUTES) SOAK_SEED=$(SOAK_SEED) $(BIN)/pytest -s -p no:xdist \
+		tests/spark/pipelines/test_killed.py tests/spark/pipelines/test_two_by_two.py \
+		tests/spark/test_crashes.py::test_the_driver_is_killed
+
+delta: ## Delta sinks, with the newest Spark that Delta is made for, in an environment of its own
+	test -x .cache/delta/bin/python || $(PYTHON) -m venv .cache/delta
+	.cache/delta/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' 'pyspark==4.2.*'
+	.cache/delta/bin/pytest -p no:xdist tests/spark/pipelines/test_delta.py
 
 compat: install ## franz-go's own test suite against Ottla
 	$(BIN)/python tests/compat/run.py

@@ -17,7 +17,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Final
 
-from bench import maven, procfs, report
+from bench import maven, procfs, report, spark_pipeline
 from bench.librdkafka import LoadFailed
 from bench.loads import Backlog
 from bench.nodes import Meter, Node, OttlaNode, bootstrap, create_topic, running, topic
@@ -46,7 +46,12 @@ class SparkCase:
     # For format("kafka") only: the names of a sink's tuning are the Java client's.
     kafka_options: Mapping[str, str] = field(default_factory=dict)
     has_ceiling: bool = False
+    # For the pipeline: with the dead letters of the example, which the other side has not.
+    has_dead_letters: bool = False
 
+
+ORDERS: Final = 1_000_000
+ORDER_BYTES: Final = 95
 
 CASES: Final = (
     SparkCase("read-100B", "read 10 M rows of 100 B", "read", 100, 10_000_000, has_ceiling=True),
@@ -57,6 +62,15 @@ CASES: Final = (
         "write-100B-tuned", "… of 100 B, format(kafka) tuned", "write", 100, 10_000_000, TUNED
     ),
     SparkCase("write-1KB-tuned", "… of 1 KB, format(kafka) tuned", "write", 1000, 1_000_000, TUNED),
+    SparkCase(
+        "pipeline",
+        "demo pipeline, 1 M orders; by hand",
+        "pipeline",
+        ORDER_BYTES,
+        ORDERS,
+        has_dead_letters=True,
+    ),
+    SparkCase("pipeline-drop", "… bad records dropped; by hand", "pipeline", ORDER_BYTES, ORDERS),
 )
 # By case and format.
 Results = dict[str, dict[str, dict[str, Spread]]]
@@ -73,6 +87,10 @@ def compare(cases: Sequence[SparkCase], rounds: int, tick: Tick) -> Results:
                 Backlog(case.message_bytes, case.rows, partitions=PARTITIONS).produce(
                     node, case.name
                 )
+            elif case.action == "pipeline":
+                tick(f"{case.name}: filling the topic")
+                create_topic(node, case.name, PARTITIONS)
+                spark_pipeline.fill(bootstrap(node), case.name, case.rows)
         for number in range(rounds):
             for case in cases:
                 for format in formats_of(case):
@@ -103,11 +121,25 @@ def _measure(node: Node, case: SparkCase, format: str, jars: Sequence[str]) -> F
     if case.action == "read":
         return _run(node, case, format, case.name, jars)
     with topic(node, f"{case.name}-{format}", PARTITIONS) as name:
-        return _run(node, case, format, name, jars)
+        if case.action == "write":
+            return _run(node, case, format, name, jars)
+        with topic(node, f"{case.name}-{format}-dead", PARTITIONS) as dead:
+            dead_letters = dead if case.has_dead_letters else ""
+            return _run(node, case, format, case.name, jars, name, dead_letters)
 
 
-def _run(node: Node, case: SparkCase, format: str, name: str, jars: Sequence[str]) -> Figures:
+def _run(
+    node: Node,
+    case: SparkCase,
+    format: str,
+    name: str,
+    jars: Sequence[str],
+    target: str = "",
+    dead_letters: str = "",
+) -> Figures:
     job = Job(
+        target=target,
+        dead_letters=dead_letters,
         format=format,
         action=case.action,
         bootstrap=bootstrap(node),
@@ -190,6 +222,11 @@ COLUMNS: Final = (
     ("broker_cpu_us", "CPU of the broker, µs/row", 2, None),
 )
 FORMATS: Final = {"ottla": 'format("ottla")', "kafka": 'format("kafka")', "ceiling": "no broker"}
+TITLES: Final = {
+    "read": "read (red: the same batches without a broker)",
+    "write": "write",
+    "pipeline": "orders-per-minute: the pipeline file, the query by hand",
+}
 
 
 def sheets(cases: Sequence[SparkCase], results: Results) -> list[report.Sheet]:
@@ -256,8 +293,9 @@ def draw(cases: Sequence[SparkCase], results: Results, path: Path) -> Path:
     from bench.peer_plots import BARS
 
     pyplot: Any = pyplot_to_svg()
-    figure, axes = pyplot.subplots(1, 2, figsize=(11, 3.6))
-    for axis, action in zip(axes, ("read", "write"), strict=True):
+    actions = [name for name in TITLES if any(case.action == name for case in cases)]
+    figure, axes = pyplot.subplots(1, len(actions), figsize=(5.5 * len(actions), 3.6))
+    for axis, action in zip(axes if len(actions) > 1 else [axes], actions, strict=True):
         chosen = [case for case in cases if case.action == action]
         for shift, format in ((-0.2, "ottla"), (0.2, "kafka")):
             values = [results[case.name][format]["warm_per_s"].median / 1e6 for case in chosen]
@@ -269,8 +307,6 @@ def draw(cases: Sequence[SparkCase], results: Results, path: Path) -> Path:
                 axis.hlines(top, index - 0.4, index + 0.4, color="#c1121f", linestyle="--")
         axis.set_xticks(range(len(chosen)), [case.title for case in chosen], fontsize=8)
         axis.set_ylabel("million rows/s, warm")
-        axis.set_title(
-            "read (red: the same batches without a broker)" if action == "read" else action
-        )
+        axis.set_title(TITLES[action])
         axis.legend(fontsize=8)
     return save(figure, path)

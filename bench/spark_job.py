@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -42,6 +42,9 @@ class Job:
     runs: int
     jars: Sequence[str] = ()
     options: dict[str, str] = field(default_factory=dict)
+    # For the pipeline: where totals go, and what does not parse; without the latter it is dropped.
+    target: str = ""
+    dead_letters: str = ""
 
 
 class CeilingSource(DataSource):
@@ -109,7 +112,7 @@ def main() -> None:
     print(json.dumps({"session_s": time.perf_counter() - started}), flush=True)
     for _ in range(job.runs):
         started = time.perf_counter()
-        (_read if job.action == "read" else _write)(session, job)
+        ACTIONS[job.action](session, job)
         print(json.dumps({"seconds": time.perf_counter() - started}), flush=True)
     session.stop()
 
@@ -148,6 +151,19 @@ def _write(session: SparkSession, job: Job) -> None:
     )
     sink = rows.write.format(job.format).option("kafka.bootstrap.servers", job.bootstrap)
     sink.option("topic", job.topic).options(**job.options).mode("append").save()
+
+
+def _pipeline(session: SparkSession, job: Job) -> None:
+    from bench import spark_pipeline
+
+    spark_pipeline.once(session, job)
+
+
+ACTIONS: Final[Mapping[str, Callable[[SparkSession, Job], None]]] = {
+    "read": _read,
+    "write": _write,
+    "pipeline": _pipeline,
+}
 
 
 if __name__ == "__main__":

@@ -1,5 +1,5 @@
-"""Writes docs/reference from the code: settings, commands, and what of Kafka's protocol is spoken;
-and the tables of options in docs/spark.md.
+"""Writes docs/reference from the code: settings, commands, what of Kafka's protocol is spoken, and
+the keys of a pipeline file with their JSON Schema; and the tables of options in docs/spark.md.
 
 `make docs` runs it; a test compares the committed pages with a fresh rendering.
 """
@@ -17,10 +17,13 @@ from ottla.broker.metrics import Metrics
 from ottla.broker.router import APIS, NEVER_FLEXIBLE, Api
 from ottla.broker.storage_gauges import register_storage_gauges
 from ottla.cli.reference import GENERATED, render_commands, render_settings
+from ottla.pipelines.json_schema import schema_text
+from ottla.pipelines.reference import render_pipeline
 from ottla.spark.reference import fill
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 SPARK = REFERENCE.parent / "spark.md"
+SCHEMA = REFERENCE.parent.parent / "src" / "ottla" / "pipelines" / "pipeline.schema.json"
 
 INTRODUCTION = f"""\
 {GENERATED}
@@ -81,6 +84,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "commands.md": render_commands,
     "compatibility.md": render_compatibility,
     "metrics.md": render_metrics,
+    "pipeline.md": lambda: f"{GENERATED}\n\n{render_pipeline()}",
 }
 
 
@@ -95,6 +99,8 @@ def main() -> None:
         print(f"docs/reference/{page}")
     SPARK.write_text(fill(SPARK.read_text()))
     print("docs/spark.md")
+    SCHEMA.write_text(schema_text())
+    print("src/ottla/pipelines/pipeline.schema.json")
 
 
 if __name__ == "__main__":

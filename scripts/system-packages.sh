@@ -1,11 +1,16 @@
 #!/bin/sh
-# Installs kcat where apt is at hand. Tests of what is missing skip and say so; so this never fails.
+# Installs kcat and PostgreSQL where apt is at hand. Tests of what is missing skip and say so; so
+# this never fails.
 
-if command -v kcat >/dev/null 2>&1; then
+wanted=""
+command -v kcat >/dev/null 2>&1 || wanted="kcat"
+command -v initdb >/dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 ||
+    wanted="$wanted postgresql"
+if [ -z "$wanted" ]; then
     exit 0
 fi
 if ! command -v apt-get >/dev/null 2>&1; then
-    echo "kcat is not installed, and there is no apt-get here: its tests will skip"
+    echo "not installed, and there is no apt-get here: $wanted; their tests will skip"
     exit 0
 fi
 as_root=""
@@ -13,7 +18,8 @@ if [ "$(id -u)" -ne 0 ]; then
     as_root="sudo -n"
 fi
 export DEBIAN_FRONTEND=noninteractive
-$as_root apt-get install -y -qq kcat >/dev/null 2>&1 ||
+# shellcheck disable=SC2086
+$as_root apt-get install -y -qq $wanted >/dev/null 2>&1 ||
     { $as_root apt-get update -qq >/dev/null 2>&1 &&
-        $as_root apt-get install -y -qq kcat >/dev/null 2>&1; } ||
-    echo "kcat could not be installed: its tests will skip"
+        $as_root apt-get install -y -qq $wanted >/dev/null 2>&1; } ||
+    echo "could not be installed: $wanted; their tests will skip"

@@ -16,10 +16,11 @@ from ottla.testing import Broker
 ROOT = Path(__file__).parent.parent.parent
 TIMEOUT_S = 60
 FENCE = re.compile(
-    r"(?P<skip><!-- not run -->\n+)?^```(?P<language>bash|python)\n(?P<code>.*?)^```$",
+    r"(?P<skip><!-- (?:not run|run with Spark) -->\n+)?"
+    r"^```(?P<language>bash|python)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-REFERENCES = ("settings.md", "commands.md", "compatibility.md", "metrics.md")
+REFERENCES = ("settings.md", "commands.md", "compatibility.md", "metrics.md", "pipeline.md")
 
 
 class Block(NamedTuple):

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent.parent
 TIMEOUT_S = 240
 ERRANDS = (
     *("install", "run", "test", "lint", "unit", "scenarios", "clients"),
-    *("bench", "compat", "docs", "dist", "demo", "clean"),
+    *("bench", "compat", "docs", "dist", "tour", "demo", "clean"),
 )
 
 

@@ -14,15 +14,29 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from ottla.pipelines.session import make_active
 from ottla.testing import Broker
 from ottla.testing.broker import Setting
 from spark.kit import session
-from spark.kit.toolchain import connector_jars, require
+from spark.kit.postgres import Postgres, running
+from spark.kit.toolchain import connector_jars, delta_jars, jdbc_jars, require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MakeTopic = Callable[..., str]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Those that start their own Spark come first: they are long, and a long one at the end would
+    let the other workers wait. In `make test` all is about Spark; elsewhere nothing is moved."""
+    here = Path(__file__).parent
+    places = [at for at, item in enumerate(items) if here in item.path.parents]
+    ours = sorted(
+        (items[at] for at in places), key=lambda item: "spark" in getattr(item, "fixturenames", ())
+    )
+    for at, item in zip(places, ours, strict=True):
+        items[at] = item
 
 
 @pytest.fixture(scope="session")
@@ -35,9 +49,23 @@ def jars() -> list[Path]:
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory, jars: list[Path]) -> Iterator[SparkSession]:
     """local[2] with `format("ottla")` found by itself, and `format("kafka")` (ask `connector`)."""
-    started = session.start(tmp_path_factory.mktemp("spark"), jars)
+    import pyspark
+
+    delta = delta_jars(pyspark.__version__)
+    started = session.start(
+        tmp_path_factory.mktemp("spark"),
+        [*jars, *jdbc_jars(), *delta],
+        settings=session.DELTA if delta else None,
+    )
     yield started
     started.stop()
+
+
+@pytest.fixture(autouse=True)
+def active(request: pytest.FixtureRequest) -> None:
+    """Spark looks for formats in the session that was used last, which may be another test's."""
+    if "spark" in request.fixturenames:
+        make_active(request.getfixturevalue("spark"))
 
 
 @pytest.fixture(scope="session")
@@ -46,6 +74,15 @@ def connector(jars: list[Path]) -> str:
     if not jars:
         require("mvn")
     return "kafka"
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[Postgres]:
+    """A database of one's own, whose driver the session `spark` has."""
+    if not jdbc_jars():
+        require("java", "mvn")
+    with running() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

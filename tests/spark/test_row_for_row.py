@@ -150,10 +150,14 @@ def test_ten_megabytes_in_one_value(both: Both, broker: Broker, topic: MakeTopic
     assert [len(row.value) for row in both.same(subscribe=name)] == [5, 10_240_000, 5]
 
 
-def test_two_hundred_partitions(both: Both, broker: Broker, topic: MakeTopic) -> None:
-    name = topic(200)
-    put_numbers(broker.bootstrap, name, range(400), partitions=200)
-    assert len({row.partition for row in both.same(subscribe=name)}) == 200
+def test_a_hundred_partitions_and_an_empty_topic(
+    both: Both, broker: Broker, topic: MakeTopic
+) -> None:
+    many, empty = topic(100), topic(3)
+    put_numbers(broker.bootstrap, many, range(200), partitions=100)
+    rows = both.same(subscribe=f"{many},{empty}")
+    assert sorted(int(row.value) for row in rows) == list(range(200))
+    assert len({row.partition for row in rows}) == 100
 
 
 def test_ranges_by_time_and_by_offset(both: Both, broker: Broker, topic: MakeTopic) -> None:

@@ -19,7 +19,7 @@ from spark.kit import packed
 from spark.kit.children import Child
 from spark.kit.filling import put_numbers, values_of
 from spark.kit.results import results
-from spark.kit.session import LOG4J
+from spark.kit.session import LOG4J, QUICK_JVM
 from spark.kit.streams import until
 from spark.kit.toolchain import require
 
@@ -52,7 +52,7 @@ def daemon(directory: Path, name: str, *arguments: str) -> Iterator[Path]:
         **os.environ,
         "SPARK_HOME": str(HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_JAVA_OPTS": f"{quiet} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+        "SPARK_DAEMON_JAVA_OPTS": f"{quiet} {QUICK_JVM}",
         "SPARK_DAEMON_MEMORY": "256m",
     }
     command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
@@ -67,8 +67,7 @@ def daemon(directory: Path, name: str, *arguments: str) -> Iterator[Path]:
 
 def other_environment(target: Path, original: Path) -> Path:
     """The same packages under another version of Ottla."""
-    site = bare(target)
-    (site / "original.pth").write_text(f"{packed.site_packages(original)}\n")
+    site = packed.site_packages(packed.linked(target, original))
     metadata = site / f"ottla-{OTHER_VERSION}.dist-info" / "METADATA"
     metadata.parent.mkdir()
     metadata.write_text(f"Metadata-Version: 2.4\nName: ottla\nVersion: {OTHER_VERSION}\n")
@@ -107,6 +106,7 @@ def test_a_packed_environment_on_a_standalone_cluster(
             "bootstrap": broker.bootstrap,
             "directory": str(tmp_path),
             "packed": str(archive),
+            "linked": str(packed.as_archive(packed.linked(tmp_path / "linked", directory))),
             "other_environment": str(other_environment(tmp_path / "other", directory)),
             "bare_environment": str(bare_environment(tmp_path / "bare", directory)),
             "zip": str(packed.zipped(tmp_path / "ottla.zip")),

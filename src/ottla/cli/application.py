@@ -23,6 +23,7 @@ NOUNS: Final = (
     "records",
     "node",
     "log",
+    "pipeline",
     "config",
     "plan",
     "version",

@@ -43,6 +43,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
+from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
@@ -94,8 +95,7 @@ def kernel(signature: str) -> Callable[[Function], Function]:
         numba = _numba()
         options = {"nogil": True, "error_model": "numpy"}
         directory = cache_directory()
-        # A module inside an archive has no file that numba could watch for changes.
-        if directory is not None and Path(function.__code__.co_filename).is_file():
+        if directory is not None and _settle(function, directory):
             with _decorating:
                 directory_before = numba.config.CACHE_DIR
                 numba.config.CACHE_DIR = str(directory)
@@ -109,6 +109,34 @@ def kernel(signature: str) -> Callable[[Function], Function]:
         return cast(Function, numba.njit(signature, **options)(function))
 
     return compile_it
+
+
+def _settle(function: Any, directory: Path) -> bool:
+    """Gives a kernel a file that stays where it is; whether that was possible.
+
+    numba files machine code under the path of its source. An environment that Spark unpacks lies
+    elsewhere for each application, and every one would compile for seconds what the last had.
+    """
+    module, code = function.__globals__, function.__code__
+    try:
+        source = module["__loader__"].get_data(code.co_filename)
+        place = _copy(source, Path(code.co_filename).name, directory)
+    except (AttributeError, KeyError, OSError):
+        return False
+    function.__code__ = code.replace(co_filename=str(place))
+    return True
+
+
+@cache
+def _copy(source: bytes, name: str, directory: Path) -> Path:
+    """A copy of a kernel's source, by its content; written whole or not at all."""
+    place = directory / f"source-{hashlib.sha256(source).hexdigest()[:16]}" / name
+    if not place.exists() or place.read_bytes() != source:
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=place.parent, delete=False) as half:
+            half.write(source)
+        Path(half.name).replace(place)
+    return place
 
 
 @cache
@@ -172,7 +200,9 @@ def _fingerprint() -> str:
         digest.update(part.encode() + b"\0")
     digest.update(processor.get_host_cpu_name().encode() + b"\0")
     digest.update(processor.get_host_cpu_features().flatten().encode() + b"\0")
-    for source in sorted(Path(__file__).parent.glob("*_numba.py")):
+    # Not by path: the package may be in an archive.
+    sources = [one for one in files(__package__).iterdir() if one.name.endswith("_numba.py")]
+    for source in sorted(sources, key=lambda one: one.name):
         digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:16]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -46,6 +47,10 @@ _DAMAGE: Final = (
 Convert = Callable[[Any], Any]
 
 
+class BadFile(ValueError):
+    """A file that is not Avro to its end, or not of the wanted schema, in one line."""
+
+
 class _Plan(NamedTuple):
     """How a value of some Avro type is seen by Arrow, and made out of what fastavro reads."""
 
@@ -77,6 +82,32 @@ def parse_column(column: pa.Array, schema: str, *, confluent: bool) -> tuple[pa.
     except _DAMAGE:
         typed = _array_of_those_that_fit(values, errors, prepared.plan.kind)
     return typed, pa.array(errors, pa.string())
+
+
+def file_schema(content: bytes) -> str:
+    """The schema by which a file was written."""
+    try:
+        return str(_fastavro().block_reader(io.BytesIO(content)).metadata["avro.schema"])
+    except _DAMAGE as wrong:
+        raise BadFile(f"it is no Avro file: {_readable(wrong)}") from wrong
+
+
+def parse_file(content: bytes, schema: str) -> Iterator[pa.Array]:
+    """The records of a file, block by block, as `schema` wants them; raises BadFile."""
+    prepared = _prepared(schema)
+    fastavro = _fastavro()
+    read, convert = fastavro.schemaless_reader, prepared.plan.convert
+    foreign = (*_DAMAGE, zlib.error, OSError, fastavro.read.SchemaResolutionError)
+    try:
+        blocks = fastavro.block_reader(io.BytesIO(content))
+        written = fastavro.parse_schema(_without_times(json.loads(blocks.metadata["avro.schema"])))
+        for block in blocks:
+            data = block.bytes_
+            found = (read(data, written, prepared.parsed) for _ in range(block.num_records))
+            values = [one if convert is None else convert(one) for one in found]
+            yield pa.array(values, prepared.plan.kind)
+    except foreign as wrong:
+        raise BadFile(f"it is no Avro file of this schema: {_readable(wrong)}") from wrong
 
 
 def _array_of_those_that_fit(

@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from ottla.spark.json_rows import row_parser
+from ottla.spark.json_screen import screen
 from ottla.spark.spark_types import TIMESTAMP, TIMESTAMP_NTZ, BadSchema
 
 ROWS_SINGLY: Final = 256
@@ -51,12 +52,30 @@ def parse_column(column: pa.Array, kind: pa.DataType) -> Parsed:
         return whole, pa.nulls(len(column), pa.string())
     if len(column) <= ROWS_SINGLY or not _fits_bulk(kind):
         return _singly(column, kind)
+    screened = _screened(column, kind)
+    if screened is not None:
+        return screened
     size = -(-len(column) // PIECES)
     pieces = [parse_column(column.slice(at, size), kind) for at in range(0, len(column), size)]
     return (
         pa.concat_arrays([typed for typed, _ in pieces]),
         pa.concat_arrays([errors for _, errors in pieces]),
     )
+
+
+def _screened(column: pa.Array, kind: pa.DataType) -> Parsed | None:
+    """In bulk what looks good, singly the rest; None when that was not enough."""
+    looks_good = pa.array(screen(column.to_pylist(), kind), pa.bool_())
+    good = _bulk(column.filter(looks_good), kind)
+    if good is None:
+        return None
+    rest, errors = _singly(column.filter(pc.invert(looks_good)), kind)
+    # Where each row lies when the rest stands behind the good ones.
+    among_good = pc.subtract(pc.cumulative_sum(looks_good.cast(pa.int64())), 1)
+    among_rest = pc.cumulative_sum(pc.invert(looks_good).cast(pa.int64()))
+    places = pc.if_else(looks_good, among_good, pc.add(among_rest, len(good) - 1))
+    told = pa.concat_arrays([pa.nulls(len(good), pa.string()), errors])
+    return pa.concat_arrays([good, rest]).take(places), told.take(places)
 
 
 def _text(value: bytes | None) -> tuple[str | None, str | None]:

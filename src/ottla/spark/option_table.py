@@ -50,6 +50,8 @@ _READ: Final = (
     Option("valueFormat", "read", "", "`json`, `avro` or `string`: a typed `value`, and `_error`"),
     Option("valueSchema", "read", "", "its schema, as `keySchema`"),
     Option("avroFraming", "read", "`none`", "`confluent` takes the five bytes of a registry off"),
+    Option("badRecordsOnly", "read", "`false`",
+           "only what does not parse: `key` and `value` as bytes, and `_error`"),
 )  # fmt: skip
 
 _WRITE: Final = (

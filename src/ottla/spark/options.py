@@ -86,6 +86,7 @@ class SourceOptions:
     fetch_bytes: int = FETCH_BYTES
     key_format: Format | None = None
     value_format: Format | None = None
+    bad_records_only: bool = False
 
     @property
     def kafka_columns(self) -> tuple[str, ...]:
@@ -126,6 +127,7 @@ class SourceOptions:
             fetch_bytes=_fetch_bytes(kafka),
             key_format=key_format,
             value_format=value_format,
+            bad_records_only=_bad_records_only(options, with_formats=with_formats),
         )
 
 
@@ -362,6 +364,13 @@ def _check_formats_are_read(
     for column, form in (("key", key_format), ("value", value_format)):
         if form is not None and column not in columns:
             raise BadOption(f"option {column}Format is given, but columns leaves {column} out")
+
+
+def _bad_records_only(options: Mapping[str, str], *, with_formats: bool) -> bool:
+    wanted = _bool(options, "badRecordsOnly", default=False)
+    if wanted and not with_formats:
+        raise BadOption("option badRecordsOnly needs valueFormat or keyFormat: bytes are never bad")
+    return wanted
 
 
 def _group_id(options: Mapping[str, str]) -> str | None:

@@ -15,7 +15,7 @@ from ottla.client.fetching import read_range
 from ottla.errors import OttlaError
 from ottla.spark.data_loss import DataLost, Loss, report
 from ottla.spark.decoding import ArrowDecoder
-from ottla.spark.formats import typed_batch
+from ottla.spark.formats import bad_batch, typed_batch
 from ottla.spark.options import SourceOptions
 from ottla.spark.planning import CannotRead, LogEnds, OffsetRange
 from ottla.types import TopicPartition
@@ -45,7 +45,9 @@ def read_task(options: SourceOptions, partition: InputPartition) -> Iterator[pa.
     part = partition.part
     try:
         for batch in _decoded(shared(options.client), options, part):
-            yield _typed(batch, options)
+            typed = _typed(batch, options)
+            if typed.num_rows:
+                yield typed
     except (OttlaError, OSError, TimeoutError) as error:
         if isinstance(error, DataLost):
             raise
@@ -89,6 +91,8 @@ def _decoded(
 def _typed(batch: pa.RecordBatch, options: SourceOptions) -> pa.RecordBatch:
     if options.key_format is None and options.value_format is None:
         return batch
+    if options.bad_records_only:
+        return bad_batch(batch, options.columns, options.key_format, options.value_format)
     return typed_batch(batch, options.columns, options.key_format, options.value_format)
 
 

@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import ottla.spark
-from spark.kit import session
+from spark.kit import session, spark_home
 from spark.kit.results import say
 from spark.kit.streams import OTTLA, finish, read, read_stream
 
@@ -27,8 +27,14 @@ def begin(job: dict[str, Any], name: str, python: str, **settings: str) -> Spark
     os.environ["PYSPARK_PYTHON"] = python
     # Would win over it, on the executors too, for a source that Spark finds by itself.
     os.environ.pop("PYSPARK_DRIVER_PYTHON", None)
-    own = {"spark.cores.max": "1", "spark.executor.memory": "512m", "spark.app.name": name}
-    os.environ.update({"SPARK_LOCAL_IP": "127.0.0.1"})
+    own = {
+        "spark.cores.max": "1",
+        "spark.executor.memory": "512m",
+        "spark.executor.extraJavaOptions": session.QUICK_JVM,
+        "spark.app.name": name,
+    }
+    # With PySpark's archive: the packed environment brings none.
+    os.environ.update({"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(spark_home.REAL)})
     builder = SparkSession.builder.master(job["master"])
     directory = Path(job["directory"], name)
     files = {
@@ -68,7 +74,8 @@ def other_version(job: dict[str, Any]) -> None:
     link = Path("environment")
     link.unlink()
     link.symlink_to(job["other_environment"])
-    archive = {"spark.archives": f"{job['packed']}#environment"}
+    # A light one: that a whole one arrives and works is shown by `packed`.
+    archive = {"spark.archives": f"{job['linked']}#environment"}
     spark = begin(job, "versions", "./environment/bin/python", **archive)
     try:
         numbers(spark, job, "source")

@@ -15,9 +15,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from spark.kit import session
 from spark.kit.streams import OTTLA, read_stream
 
-
-# A driver that is killed while it writes the first offsets leaves a temporary file, which Spark takes
-# for another query's checkpoint (docs/spark.md, "What is promised").
+# A driver that is killed while it writes the first offsets leaves a temporary file, which Spark
+# takes for another query's checkpoint (docs/spark.md, "What is promised").
 VERIFY_EMPTY = "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart"
 
 

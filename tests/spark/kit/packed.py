@@ -7,11 +7,13 @@ Made once per content of the sources, under .cache.
 
 from __future__ import annotations
 
+import compileall
 import hashlib
 import os
 import shutil
 import subprocess
 import sys
+import tarfile
 import zipfile
 from importlib.metadata import Distribution, distribution, distributions
 from pathlib import Path
@@ -24,7 +26,7 @@ from spark.kit.toolchain import CACHE, ROOT, locked
 TIMEOUT_S = 240
 # For commands and brokers: an executor only speaks the protocol.
 NEEDLESS = {"uvloop", "typer", "rich", "confluent-kafka"}
-LEFT_OUT = ["*/include/*", "*/tests/*", "*/__pycache__/*", "*libarrow_flight*", "*/numpy/f2py/*"]
+LEFT_OUT = ["*/include/*", "*/tests/*", "*libarrow_flight*", "*/numpy/f2py/*"]
 
 
 def environment() -> tuple[Path, Path]:
@@ -53,6 +55,21 @@ def site_packages(environment: Path) -> Path:
     return found
 
 
+def linked(target: Path, original: Path) -> Path:
+    """An environment with the packages of another one, by their path."""
+    _run(sys.executable, "-m", "venv", "--without-pip", str(target))
+    (site_packages(target) / "original.pth").write_text(f"{site_packages(original)}\n")
+    return target
+
+
+def as_archive(directory: Path) -> Path:
+    """A small environment, packed as it is."""
+    target = directory.with_suffix(".tar.gz")
+    with tarfile.open(target, "w:gz", compresslevel=1) as archive:
+        archive.add(directory, ".")
+    return target
+
+
 def zipped(target: Path) -> Path:
     """Ottla as one file for `--py-files`."""
     with zipfile.ZipFile(target, "w") as archive:
@@ -76,6 +93,7 @@ def _make(target: Path) -> None:
     _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(wheels))
     (wheel,) = wheels.glob("*.whl")
     zipfile.ZipFile(wheel).extractall(site_packages(target))
+    compileall.compile_dir(site_packages(target), quiet=1)
     (ottla,) = distributions(name="ottla", path=[str(site_packages(target))])
     for name in _needed(ottla, {"spark"}):
         _link(name, site_packages(target))
@@ -98,12 +116,13 @@ def _needed(asking: Distribution, extras: set[str]) -> set[str]:
 def _link(name: str, target: Path) -> None:
     """Links the files of an installed distribution, as far as they are packages and metadata."""
     for file in distribution(name).files or []:
-        if file.parts[0] == ".." or "__pycache__" in file.parts:
+        # Compiled modules too, as pip leaves them: else every process compiles what it imports.
+        placed, found = target / file, Path(str(file.locate()))
+        if file.parts[0] == ".." or not found.exists():
             continue
-        placed = target / file
         placed.parent.mkdir(parents=True, exist_ok=True)
         if not placed.exists():
-            os.link(str(file.locate()), placed)
+            os.link(found, placed)
 
 
 def _run(*command: str) -> None:

@@ -8,11 +8,16 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from spark.kit.spark_home import spark_home
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOG4J = Path(__file__).with_name("log4j2.properties")
 TESTS = Path(__file__).parents[2]
+
+# For JVMs that live for seconds: no time for the second compiler, no cores for collectors.
+QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
@@ -20,14 +25,21 @@ SETTINGS: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": (
-        f"-Dlog4j2.configurationFile=file:{LOG4J} -XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-    ),
+    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{LOG4J}",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.pollingDelay": "50ms",
     # A test that fails says so at once; retries are for the tests about them.
     "spark.task.maxFailures": "1",
+}
+
+
+# Where Delta's jars are among the session's.
+DELTA: Mapping[str, str] = {
+    "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+    # Instead of 50 tasks for the state of a table of three rows.
+    "spark.databricks.delta.snapshotPartitions": "1",
 }
 
 
@@ -39,6 +51,9 @@ def environment() -> dict[str, str]:
         "SPARK_LOCAL_IP": "127.0.0.1",
         # Workers unpickle what tests define by its name.
         "PYTHONPATH": os.pathsep.join(paths),
+        "SPARK_HOME": str(spark_home()),
+        # For every JVM that spark-submit starts, whoever asks for it.
+        "SPARK_SUBMIT_OPTS": os.environ.get("SPARK_SUBMIT_OPTS") or QUICK_JVM,
     }
 
 

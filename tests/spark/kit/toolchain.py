@@ -1,4 +1,4 @@
-"""What must be on the machine: Java for Spark itself, Maven once for the connector to compare with.
+"""What must be on the machine: Java for Spark itself, Maven once for jars that tests use with it.
 
 A missing tool skips on a person's machine and fails in CI unless OTTLA_CLIENTS_WITHOUT waives it,
 as in tests/clients. Jars go to .cache/spark, keyed by the list that asks for them.
@@ -20,7 +20,7 @@ import pytest
 
 ROOT = Path(__file__).parents[3]
 CACHE = ROOT / ".cache" / "spark"
-POM = Path(__file__).with_name("connector.pom.xml")
+HERE = Path(__file__).parent
 TIMEOUT_S = 240
 INSTALL = "install a JDK (17 or newer) and Maven (Debian: openjdk-17-jdk-headless maven)"
 
@@ -52,20 +52,37 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def connector_jars() -> list[Path]:
-    """The jars of Spark's connector for Kafka, fetched by the first who asks; [] without Maven."""
-    key = hashlib.sha256(POM.read_bytes()).hexdigest()[:16]
-    directory = CACHE / f"connector-{key}"
-    with locked(CACHE / "connector.lock"):
+    """The jars of Spark's connector for Kafka."""
+    return fetched_jars("connector")
+
+
+def jdbc_jars() -> list[Path]:
+    """The driver of PostgreSQL."""
+    return fetched_jars("jdbc")
+
+
+def delta_jars(spark_version: str) -> list[Path]:
+    """Delta for this Spark; [] also where none is known that runs on it."""
+    name = f"delta-{'.'.join(spark_version.split('.')[:2])}"
+    return fetched_jars(name) if (HERE / f"{name}.pom.xml").exists() else []
+
+
+def fetched_jars(name: str) -> list[Path]:
+    """What `name`.pom.xml lists, fetched by the first who asks; [] without Maven."""
+    pom = HERE / f"{name}.pom.xml"
+    key = hashlib.sha256(pom.read_bytes()).hexdigest()[:16]
+    directory = CACHE / f"{name}-{key}"
+    with locked(CACHE / f"{name}.lock"):
         if not directory.exists():
             if missing("java", "mvn") is not None:
                 return []
-            _fetch_jars(directory)
+            _fetch_jars(pom, directory)
     return sorted(directory.glob("*.jar"))
 
 
-def _fetch_jars(directory: Path) -> None:
+def _fetch_jars(pom: Path, directory: Path) -> None:
     with tempfile.TemporaryDirectory(dir=CACHE) as scratch:
-        shutil.copy(POM, Path(scratch, "pom.xml"))
+        shutil.copy(pom, Path(scratch, "pom.xml"))
         done = subprocess.run(
             ["mvn", "-B", "-q", "dependency:copy-dependencies", "-DoutputDirectory=lib"],
             cwd=scratch,

@@ -146,12 +146,32 @@ def test_a_home_that_cannot_be_written_is_no_trouble(house: Path) -> None:
     assert list(house.glob(f"ottla-{os.getuid()}/kernels-*/*/last*.nbc"))
 
 
-def test_a_module_in_an_archive_is_compiled_and_not_kept(house: Path) -> None:
-    archive, cache = house / "archive.whl", house / "cache"
+def test_a_package_that_lies_elsewhere_finds_its_code(house: Path) -> None:
+    """As after Spark has unpacked an environment, or an archive, for another application."""
+    cache, other, archive = house / "cache", house / "other", house / "archive.whl"
+    other.mkdir()
+    (other / "last_numba.py").write_text(KERNEL)
     with ZipFile(archive, "w") as file:
         file.writestr("last_numba.py", KERNEL)
     assert run(PROGRAM, archive, XDG_CACHE_HOME=str(cache)) == RIGHT
-    assert not kept_in(cache)
+    kept = kept_in(cache)
+    assert len(kept) == 2
+    for place in (house, other, archive):
+        assert run(PROGRAM, place, XDG_CACHE_HOME=str(cache)) == RIGHT
+        assert kept_in(cache) == kept
+
+
+def test_changed_kernels_are_compiled_anew_also_where_their_file_keeps_its_time(
+    house: Path,
+) -> None:
+    kernel, cache = house / "last_numba.py", house / "cache"
+    times = kernel.stat().st_atime_ns, kernel.stat().st_mtime_ns
+    # Python's own cache would believe the time.
+    settings = {"XDG_CACHE_HOME": str(cache), "PYTHONDONTWRITEBYTECODE": "1"}
+    assert run(PROGRAM, house, **settings) == RIGHT
+    kernel.write_text(KERNEL.replace("numbers[-1]", "numbers[-2]"))
+    os.utime(kernel, ns=times)
+    assert run(PROGRAM, house, **settings) == "3 1"
 
 
 def test_without_numba_one_warning_and_numpy(house: Path) -> None:

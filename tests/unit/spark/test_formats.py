@@ -23,11 +23,13 @@ from ottla.spark.formats import (
     BadSchema,
     Format,
     apply,
+    bad_batch,
     spark_type,
     typed_arrow,
     typed_batch,
     typed_schema,
 )
+from ottla.spark.json_screen import screen
 from ottla.spark.spark_types import parse_type, to_ddl
 
 EVERYTHING = (
@@ -368,6 +370,30 @@ def test_any_bytes_give_a_row_each(values: list[bytes | None]) -> None:
             assert was is not None or (not value.is_valid and not error.is_valid)
 
 
+@settings(deadline=None)
+@given(some.lists(some.one_of(some.none(), some.binary(max_size=6), OBJECTS), max_size=8))
+def test_rows_beside_bad_ones_are_the_same_in_bulk(values: list[bytes | None]) -> None:
+    kind = parse_type(EVERYTHING)
+    screened = formats_json._screened(column(*values), kind)
+    if screened is not None:
+        singly, errors_singly = formats_json._singly(column(*values), kind)
+        assert str(screened[0].to_pylist()) == str(singly.to_pylist())
+        assert screened[1].equals(errors_singly)
+
+
+def test_what_is_good_is_not_held_back() -> None:
+    kind = parse_type(
+        "i INT, d DECIMAL(10,2), t TIMESTAMP, s STRING, n STRUCT<b: BOOLEAN>, l ARRAY<DOUBLE>"
+    )
+    row = {"i": 1, "d": 2.25, "t": "2026-01-05T09:00:00.000+00:00", "s": "ä", "n": {"b": True}}
+    good = json.dumps({**row, "l": [1, 2.5, None]}).encode()
+    bad = [b"", b"{", b"[1]", b'{"i": 1.5}', b'{"d": 1e9}', b'{"t": "now"}', b'{"n": {"b": 1}}']
+    assert screen([good, None, b" {} ", *bad], kind) == [True] * 3 + [False] * len(bad)
+    values, errors = typed("i INT", *([b'{"i": 7}'] * 300), b'{"i": "x"}', *([b'{"i": 8}'] * 300))
+    assert values == [{"i": 7}] * 300 + [{"i": None}] + [{"i": 8}] * 300
+    assert [at for at, error in enumerate(errors) if error is not None] == [300]
+
+
 def test_one_bad_row_among_many_is_found() -> None:
     good = [f'{{"a":{i}}}'.encode() for i in range(5000)]
     values, errors = typed("a INT", *good[:2500], b"{", *good[2500:])
@@ -390,6 +416,23 @@ def test_strings_are_utf8_or_null_with_an_error() -> None:
     found, errors = apply(Format("string"), column("ä", None, b"a\xff", ""))
     assert found.to_pylist() == ["ä", None, None, ""]
     assert errors.to_pylist() == [None, None, "it is not UTF-8: invalid start byte at byte 1", None]
+
+
+def test_bad_rows_alone_keep_their_bytes() -> None:
+    batch = pa.RecordBatch.from_arrays(
+        [column(b"k", b"\xff", b"k", None), column('{"a":1}', '{"a":2}', "{", None),
+         pa.array([5, 6, 7, 8])],
+        names=["key", "value", "offset"],
+    )  # fmt: skip
+    columns = ("offset", "_error", "value", "key")
+    found = bad_batch(batch, columns, Format("string"), Format("json", "a INT"))
+    assert found.schema.equals(typed_arrow(columns, None, None), check_metadata=True)
+    assert found.column("offset").to_pylist() == [6, 7]
+    assert found.column("key").to_pylist() == [b"\xff", b"k"]
+    assert found.column("value").to_pylist() == [b'{"a":2}', b"{"]
+    errors = found.column("_error").to_pylist()
+    assert errors[0] == "key: it is not UTF-8: invalid start byte at byte 0"
+    assert errors[1].startswith("value: it is not JSON")
 
 
 def test_a_batch_gets_its_typed_columns_in_the_order_asked_for() -> None:

@@ -346,6 +346,8 @@ def test_formats_come_with_an_error_column() -> None:
         ({"keyformat": "avro", "keyschema": "{"}, "option keySchema: it is no Avro schema"),
         ({"valueformat": "string", "columns": "key"}, "columns leaves value out"),
         ({"avroframing": "other"}, "none, confluent"),
+        ({"badrecordsonly": "true"}, "badRecordsOnly needs valueFormat or keyFormat"),
+        ({"badrecordsonly": "yes", "valueformat": "string"}, "badRecordsOnly is 'yes'"),
     ],
 )
 def test_formats_that_cannot_be_are_refused(options: Mapping[str, str], part: str) -> None:
@@ -356,6 +358,11 @@ def test_the_framing_goes_with_avro() -> None:
     schema = '{"type":"record","name":"r","fields":[{"name":"a","type":"int"}]}'
     options = read(valueformat="avro", valueschema=schema, avroframing="confluent")
     assert options.value_format == Format("avro", schema, "confluent")
+
+
+def test_bad_records_alone_are_a_matter_of_formats() -> None:
+    assert not read(valueformat="string").bad_records_only
+    assert read(valueformat="string", badrecordsonly="true").bad_records_only
 
 
 # ── kafka.* ────────────────────────────────────────────────────────────────────────────────────

@@ -1,0 +1,249 @@
+"""What the commands of `ottla pipeline` share: Spark, signals, lines without secrets, failures."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from ottla.cli import output
+from ottla.cli.failures import CommandFailed, ReaderGone, WrongUsage
+from ottla.pipelines.problems import BadPipeline, PipelineFailed, Problem
+from ottla.pipelines.secrets import redact
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ottla.pipelines.metrics import PipelineMetrics
+    from ottla.pipelines.model import Pipeline
+    from ottla.pipelines.reports import Report
+
+PORT_MAX: Final = 65535
+METRICS_HOST: Final = "127.0.0.1"
+# Which extra brings a package that is not there.
+EXTRAS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(
+        ("yaml", "pyspark", "py4j", "pyarrow", "pandas", "numba", "scramp", "prometheus_client"),
+        "pipelines",
+    ),
+    "fastavro": "pipelines,avro",
+}
+
+
+class Printer:
+    """Lines on stdout, from any thread, never with a secret in them."""
+
+    def __init__(self, pipeline: Pipeline | None, *, as_json: bool) -> None:
+        self._secrets = pipeline.secrets if pipeline is not None else frozenset()
+        self._width = max(map(len, _flow_names(pipeline)), default=0)
+        self._as_json = as_json
+        self._lock = threading.Lock()
+        self._reader_gone = threading.Event()
+
+    def words(self, line: str) -> None:
+        self._write(redact(line, self._secrets))
+
+    def row(self, row: Mapping[str, Any], line: str) -> None:
+        """The row as JSON, or the line."""
+        # Not the JSON itself: there a secret with quotes in it looks otherwise.
+        self._write(output.json_line(self._clean(row)) if self._as_json else self._clean(line))
+
+    def _clean(self, value: Any) -> Any:
+        if isinstance(value, str):
+            return redact(value, self._secrets)
+        if isinstance(value, Mapping):
+            return {name: self._clean(each) for name, each in value.items()}
+        return value
+
+    def problem(self, problem: Problem) -> None:
+        place = problem.place
+        row = {
+            "type": "note" if problem.is_note else "problem",
+            "file": str(place.file) if place else None,
+            "line": place.line if place else None,
+            "column": place.column if place else None,
+            "text": problem.text,
+        }
+        if self._as_json:
+            self.row(row, "")
+        else:
+            output.say(redact(str(problem), self._secrets))
+
+    def report(self, report: Report) -> None:
+        """A batch or an event of a run. Whoever calls has other things to do than to fail."""
+        # To a person it was said when the signal came.
+        was_said = not self._as_json and getattr(report, "kind", None) == "stopping"
+        if not was_said and not self._reader_gone.is_set():
+            try:
+                self.row(report.json(), report.line(self._width))
+            except ReaderGone:
+                self._reader_gone.set()
+
+    def say(self, words: str) -> None:
+        output.say(redact(words, self._secrets))
+
+    def check_reader(self) -> None:
+        if self._reader_gone.is_set():
+            raise ReaderGone
+
+    def _write(self, line: str) -> None:
+        with self._lock:
+            output.write(f"{line}\n".encode())
+            output.flush()
+
+
+def _flow_names(pipeline: Pipeline | None) -> list[str]:
+    if pipeline is None:
+        return []
+    dead = (name for name, one in pipeline.sources.items() if one.bad_records.do == "dead_letter")
+    return [*pipeline.sinks, *(f"{name}.dead" for name in dead)]
+
+
+class Stopping:
+    """Ctrl-C and SIGTERM: the first lets batches finish, the second does not, the third kills.
+
+    To be entered when Spark is up, since its context takes SIGINT for itself.
+    """
+
+    def __init__(self) -> None:
+        self.stop = threading.Event()
+        self.stop_now = threading.Event()
+        self._before: dict[int, Any] = {}
+
+    @property
+    def was_cut_short(self) -> bool:
+        return self.stop_now.is_set()
+
+    def __enter__(self) -> Self:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self._before[number] = signal.signal(number, self._told)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _told(self, _number: int, _frame: FrameType | None) -> None:
+        if self.stop_now.is_set():
+            raise KeyboardInterrupt
+        if self.stop.is_set():
+            self.stop_now.set()
+            _say_in_handler("Ending at once; the next run does the batch again.")
+        else:
+            self.stop.set()
+            _say_in_handler("Finishing the batch; Ctrl-C again ends at once.")
+
+
+def _say_in_handler(words: str) -> None:
+    """A print that a signal has interrupted cannot be interrupted by another print."""
+    with contextlib.suppress(OSError):
+        os.write(sys.stderr.fileno(), f"{words}\n".encode())
+
+
+@contextmanager
+def failures_told(
+    pipeline: Pipeline | None, *, file: str | None = None, as_json: bool = False
+) -> Iterator[None]:
+    """The ways in which a pipeline fails, as lines and exit codes."""
+    secrets = pipeline.secrets if pipeline is not None else frozenset()
+    try:
+        yield
+    except BadPipeline as bad:
+        printer = Printer(pipeline, as_json=as_json)
+        for problem in bad.problems:
+            printer.problem(problem)
+        count = len(bad.problems)
+        name = file or (str(pipeline.file) if pipeline is not None else "the file")
+        raise WrongUsage(f"{name} has {count} problem{'' if count == 1 else 's'}.") from None
+    except PipelineFailed as failed:
+        raise CommandFailed(redact(str(failed), secrets)) from failed
+    except ModuleNotFoundError as missing:
+        package = (missing.name or "").partition(".")[0]
+        if package not in EXTRAS:
+            raise
+        raise CommandFailed(
+            f"{package} is not installed; run: pip install 'ottla[{EXTRAS[package]}]'"
+        ) from missing
+    except Exception as error:
+        # A bug, then; its message is shown, so it must not hold a secret either.
+        if "OTTLA_DEBUG" in os.environ or redact(str(error), secrets) == str(error):
+            raise
+        words = redact(" ".join(str(error).split()), secrets)
+        raise CommandFailed(f"{type(error).__name__}: {words}") from None
+
+
+@contextmanager
+def spark_session(
+    pipeline: Pipeline,
+    master: str | None,
+    jars: Sequence[str] | None,
+    packages: Sequence[str] | None,
+    verbose: bool,
+) -> Iterator[SparkSession]:
+    from ottla.pipelines.session import start_session
+
+    if sys.stderr.isatty():
+        output.say("Spark is starting …")
+    spark = start_session(
+        pipeline,
+        master=master,
+        jars=_split(jars),
+        packages=_split(packages),
+        verbose=verbose,
+    )
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def _split(given: Sequence[str] | None) -> tuple[str, ...]:
+    """`--jars a,b --jars c`, as with spark-submit and as with our other options."""
+    texts = (text.strip() for each in given or () for text in each.split(","))
+    return tuple(text for text in texts if text)
+
+
+def checkpoint_of(pipeline: Pipeline, checkpoint: str | None, master: str | None) -> str:
+    """Where progress is kept; one that only this machine sees is no good to a cluster."""
+    if checkpoint is not None:
+        has_scheme = ":/" in checkpoint
+        return checkpoint if has_scheme else os.path.abspath(checkpoint)
+    where = master or pipeline.spark.get("spark.master", "local")
+    if not where.startswith("local"):
+        raise WrongUsage(
+            f"With --master {where} say where progress is kept, so that all machines reach it: "
+            "--checkpoint s3a://…, hdfs://… or a shared directory."
+        )
+    return os.path.join(os.path.dirname(os.path.abspath(pipeline.file)), ".ottla", pipeline.name)
+
+
+def metrics_address(text: str | None) -> tuple[str, int] | None:
+    """HOST:PORT, or a port of this machine alone."""
+    if text is None:
+        return None
+    host, colon, port = text.rpartition(":")
+    if not port.isdecimal() or not port.isascii() or int(port) > PORT_MAX or (colon and not host):
+        raise WrongUsage(f"--metrics {text} is no port and no HOST:PORT, for example 9404.")
+    return (host.strip("[]") if colon else METRICS_HOST), int(port)
+
+
+@contextmanager
+def serving_metrics(
+    pipeline: Pipeline, address: tuple[str, int] | None
+) -> Iterator[PipelineMetrics | None]:
+    if address is None:
+        yield None
+        return
+    from ottla.pipelines.metrics import PipelineMetrics, serving
+
+    host, port = address
+    metrics = PipelineMetrics(pipeline.name)
+    with serving(metrics, port, host) as bound:
+        print(f"Metrics: http://{host}:{bound}/metrics", file=sys.stderr, flush=True)
+        yield metrics

@@ -1,0 +1,1 @@
+"""Pipelines: a YAML file for the plumbing, SQL for the logic, run on Spark."""

@@ -1,0 +1,178 @@
+"""What a view gives in a test: the rows that its sink would have got, or would hold at the end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from ottla.pipelines.case_files import BadCase
+from ottla.pipelines.model import Pipeline, Sink
+from ottla.pipelines.problems import Problem
+from ottla.pipelines.upserts import (
+    DELETED,
+    changes,
+    is_upsert,
+    quote,
+    stored_order,
+    written_columns,
+)
+from ottla.spark.spark_types import BadSchema, parse_type
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+BAD_SUFFIX: Final = ".bad"
+EPOCH: Final = "1970-01-01T00:00:00.000Z"
+
+Row = dict[str, Any]
+
+
+def sink_for(pipeline: Pipeline, name: str) -> Sink | None:
+    """The sink whose mode counts: the first in the file that takes this view or source."""
+    return next((sink for sink in pipeline.sinks.values() if sink.input == name), None)
+
+
+class Result:
+    """The rows of a view, collected batch by batch."""
+
+    def __init__(self, name: str, frame: DataFrame, sink: Sink | None) -> None:
+        self.name = name
+        self._sink = sink
+        self._is_upsert = sink is not None and is_upsert(sink)
+        self._is_bad = name.endswith(BAD_SUFFIX)
+        self._frame, columns = _comparable(name, frame)
+        self.kind = self._compared(columns)
+        self._query: StreamingQuery | None = None
+        self._batches: list[list[Row]] = []
+        self._mode = "append"
+
+    def _compared(self, columns: pa.DataType) -> pa.DataType:
+        if self._is_bad:
+            return pa.struct([pa.field("value", pa.string()), pa.field("reason", pa.string())])
+        if self._is_upsert and self._sink is not None:
+            names = written_columns(self._sink, self._frame.columns)
+            return pa.struct([field for field in columns if field.name in names])
+        return columns
+
+    @property
+    def optional(self) -> tuple[str, ...]:
+        """Why a record is bad need not be told to the letter."""
+        return ("reason",) if self._is_bad else ()
+
+    def start(self, checkpoint: Path) -> None:
+        from pyspark.errors import AnalysisException
+
+        if not self._frame.isStreaming:
+            return
+        refusals: list[AnalysisException] = []
+        for mode in self._modes():
+            try:
+                self._start(mode, checkpoint / mode)
+                return
+            except AnalysisException as refused:
+                refusals.append(refused)
+        raise refusals[0]
+
+    def _modes(self) -> Sequence[str]:
+        """Spark's output modes to be tried: it refuses what it cannot do before a query starts."""
+        if self._is_upsert:
+            # The same for a query without aggregation, and only the second one takes outer joins.
+            return ("update", "append")
+        if self._sink is None or self._is_bad:
+            # Nobody says how an aggregation within the pipeline is used: its last result counts.
+            return ("append", "complete")
+        return (self._sink.mode,)
+
+    def _start(self, mode: str, checkpoint: Path) -> None:
+        writer = self._frame.writeStream.outputMode(mode).trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(checkpoint))
+        self._query = writer.foreachBatch(self._keep).start()
+        self._mode = mode
+
+    def stop(self) -> None:
+        if self._query is not None:
+            self._query.stop()
+
+    def rows(self, deadline: float) -> list[Row]:
+        """All of them, when the last batch is done; raises what the query raised."""
+        if self._query is None:
+            self._keep(self._frame, 0)
+        elif not self._query.awaitTermination(max(int(deadline - time.monotonic()), 1)):
+            self._query.stop()
+            raise BadCase([Problem(f"{self.name}: still running after too long; give fewer rows")])
+        if self._is_upsert:
+            return self._latest()
+        if self._mode == "complete":
+            return self._batches[-1] if self._batches else []
+        return [row for batch in self._batches for row in batch]
+
+    def hint(self) -> str | None:
+        """Where rows are missing that only wait for the watermark."""
+        progress = None if self._query is None else self._query.lastProgress
+        at = progress.eventTime.get("watermark") if progress is not None else None
+        if self._mode != "append" or at is None:
+            return None
+        if at == EPOCH:
+            return "the watermark has not moved: no row with a time has come from each source"
+        return (
+            f"the watermark ended at {at}; rows that wait for a later one are not out yet "
+            "(give one more row with a later time)"
+        )
+
+    def _keep(self, frame: DataFrame, batch_id: int) -> None:
+        changed = changes(frame, self._sink) if self._is_upsert and self._sink else frame
+        rows: list[Row] = changed.toArrow().to_pylist(maps_as_pydicts="strict")
+        if self._is_bad:
+            for row in rows:
+                row["value"] = None if row["value"] is None else _text(row["value"])
+        self._batches.append(rows)
+
+    def _latest(self) -> list[Row]:
+        """What the table of an upsert holds after the last batch."""
+        assert self._sink is not None
+        order = stored_order(self._sink, self._frame.columns)
+        held: dict[tuple[str, ...], Row] = {}
+        for row in (row for batch in self._batches for row in batch):
+            # Any value may be part of a key; only texts can always be looked up.
+            key = tuple(repr(row[name]) for name in self._sink.key)
+            if order is not None and key in held and not _is_newer(row, held[key], order):
+                continue
+            if row[DELETED]:
+                held.pop(key, None)
+            else:
+                held[key] = row
+        return list(held.values())
+
+
+def _text(data: bytes) -> str:
+    return data.decode(errors="backslashreplace")
+
+
+def _is_newer(row: Row, held: Row, order: str) -> bool:
+    if row[order] is None or held[order] is None:
+        return held[order] is None
+    return bool(row[order] >= held[order])
+
+
+def _comparable(name: str, frame: DataFrame) -> tuple[DataFrame, pa.DataType]:
+    """The frame and its columns as Arrow's; a type that no file can hold is compared as text."""
+    twice = {column for column in frame.columns if frame.columns.count(column) > 1}
+    if twice:
+        names = ", ".join(sorted(twice))
+        raise BadCase([Problem(f"{name} has several columns called {names}; rename them with AS")])
+    fields: list[pa.Field] = []
+    columns: list[Column] = []
+    for field in frame.schema.fields:
+        column = frame[quote(field.name)]
+        try:
+            kind = parse_type(f'{{"type":"struct","fields":[{field.json()}]}}').field(0).type
+        except BadSchema:
+            column, kind = column.cast("string").alias(field.name), pa.string()
+        columns.append(column)
+        fields.append(pa.field(field.name, kind))
+    return frame.select(*columns), pa.struct(fields)

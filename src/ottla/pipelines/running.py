@@ -1,0 +1,222 @@
+"""Runs a pipeline: one streaming query per flow, until all are done or somebody says stop."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Mapping
+from contextlib import ExitStack
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from py4j.protocol import Py4JNetworkError
+
+from ottla.pipelines import checkpoints, graph, sinks
+from ottla.pipelines.attempts import QueryAttempt, TableAttempt
+from ottla.pipelines.causes import Cause, cause_of
+from ottla.pipelines.jars import missing_jars
+from ottla.pipelines.lag import Ends, Offsets, behind, newest, positions
+from ottla.pipelines.model import Pipeline
+from ottla.pipelines.problems import BadPipeline, PipelineFailed
+from ottla.pipelines.progress import Batches, Progress, report_of
+from ottla.pipelines.reports import Event, EventKind, Reporter
+from ottla.pipelines.secrets import redact
+from ottla.pipelines.session import make_active
+from ottla.pipelines.sources import open_source
+from ottla.pipelines.supervision import Attempt, GivenUp, Supervised, supervise
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from ottla.pipelines.metrics import PipelineMetrics
+
+LAG_EVERY_S: Final = 1.0
+
+
+def run(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    *,
+    checkpoint: str,
+    once: bool,
+    report: Reporter,
+    stop: threading.Event,
+    stop_now: threading.Event,
+    metrics: PipelineMetrics | None = None,
+) -> None:
+    """Returns when all flows are done (`once`) or stopped; raises PipelineFailed, BadPipeline.
+
+    `stop` lets each flow finish the batch it is at, `stop_now` does not.
+    """
+    make_active(spark)
+    missing = missing_jars(spark, pipeline)
+    if missing:
+        raise BadPipeline(missing)
+    with ExitStack() as stack:
+        store = stack.enter_context(checkpoints.held(spark, checkpoint))
+        built = graph.build(spark, pipeline, lambda source: open_source(spark, pipeline, source))
+        streams = [flow for flow in built.flows if flow.frame.isStreaming]
+        checkpoints.check(store, checkpoint, pipeline, streams, spark.version)
+        topics = [source for flow in streams for source in flow.sources]
+        # What was there at the start is what `once` is about, and each batch says it itself.
+        ends = None if once else stack.enter_context(Ends(pipeline, topics))
+        teller = Teller(pipeline, report, metrics, ends)
+        current = Run(spark, pipeline, checkpoint, once, teller)
+        flows = [current.supervised(flow) for flow in built.flows]
+        names = ", ".join(flow.name for flow in built.flows)
+        teller.event("started", f"{pipeline.name} has started: {names}; checkpoint {checkpoint}")
+        try:
+            supervise(
+                flows,
+                stop=stop,
+                stop_now=stop_now,
+                stopping=lambda: teller.event("stopping", _stopping_words(stop_now)),
+                between=teller.between,
+            )
+        except GivenUp as end:
+            raise PipelineFailed(teller.clean(_final_words(end, checkpoint))) from None
+        except (Py4JNetworkError, ConnectionError) as error:
+            # Killed, or out of memory: there is nobody left to ask.
+            raise PipelineFailed("Spark's JVM has gone; --verbose shows its log") from error
+        is_stopped = stop.is_set() or stop_now.is_set()
+        teller.event("stopped" if is_stopped else "done", teller.summary(is_stopped=is_stopped))
+
+
+class Run:
+    """How the flows of one run begin, and begin again."""
+
+    def __init__(
+        self, spark: SparkSession, pipeline: Pipeline, checkpoint: str, once: bool, teller: Teller
+    ) -> None:
+        self._spark = spark
+        self._pipeline = pipeline
+        self._checkpoint = checkpoint
+        self._teller = teller
+        # One name for all attempts of a run: what was written already is not written again.
+        self._run_id = uuid.uuid4().hex
+        self._trigger = _trigger(pipeline, once)
+
+    def supervised(self, flow: graph.Flow) -> Supervised:
+        self._teller.flow(flow)
+        batches = Batches()
+        return Supervised(
+            flow.name,
+            lambda: self._begin(flow, batches),
+            self._pipeline.restarts,
+            failing=cause_of,
+            restarting=self._teller.restarting,
+            unfinished=self._teller.unfinished,
+        )
+
+    def _begin(self, flow: graph.Flow, batches: Batches) -> Attempt:
+        if not flow.frame.isStreaming:
+            return TableAttempt(
+                self._spark,
+                flow.name,
+                lambda: sinks.write_once(flow, pipeline=self._pipeline, run_id=self._run_id),
+            )
+        query = sinks.start(
+            flow,
+            pipeline=self._pipeline,
+            checkpoint=checkpoints.flow_location(self._checkpoint, flow.name),
+            trigger=self._trigger,
+        )
+        return QueryAttempt(query, batches, lambda progress: self._teller.batch(flow, progress))
+
+
+class Teller:
+    """Turns what happens into reports, without secrets, and keeps the lag of flows without news."""
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        report: Reporter,
+        metrics: PipelineMetrics | None,
+        ends: Ends | None,
+    ) -> None:
+        self._pipeline = pipeline
+        self._report = report
+        self._metrics = metrics
+        self._ends = ends
+        self._flows: dict[str, graph.Flow] = {}
+        self._reached: dict[str, list[Offsets]] = {}
+        self._lag_due = float("-inf")
+        self._batches = self._rows_in = self._rows_out = self._bad = 0
+
+    def flow(self, flow: graph.Flow) -> None:
+        self._flows[flow.name] = flow
+        if self._metrics is not None:
+            self._metrics.flow(flow.name)
+
+    def batch(self, flow: graph.Flow, progress: Progress) -> None:
+        self._reached[flow.name] = positions(progress)
+        known = self._ends.now() if self._ends is not None else {}
+        told = report_of(flow.name, progress, self._lag(flow, progress, known))
+        self._batches += 1
+        self._rows_in += told.rows_in
+        self._rows_out += told.rows_out
+        self._bad += told.bad
+        if self._metrics is not None:
+            self._metrics.batch(told)
+        self._report(told)
+
+    def between(self, now: float) -> None:
+        """A flow that gets nowhere has a growing lag, which only this shows."""
+        if self._metrics is None or self._ends is None or now < self._lag_due:
+            return
+        self._lag_due = now + LAG_EVERY_S
+        known = self._ends.now()
+        for name, reached in self._reached.items():
+            self._metrics.lag(name, behind(self._flows[name].sources, known, reached))
+
+    def restarting(self, flow: str, pause_s: float, cause: Cause) -> None:
+        if self._metrics is not None:
+            self._metrics.restarted(flow)
+        self.event("restarting", f"restarting in {pause_s:g} s because {cause.text}", flow)
+
+    def unfinished(self, flow: str, cause: Cause) -> None:
+        text = f"the last batch has failed and runs again at the next start: {cause.text}"
+        self.event("note", text, flow)
+
+    def event(self, kind: EventKind, text: str, flow: str | None = None) -> None:
+        at = datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        self._report(Event(kind=kind, text=self.clean(text), at=at, flow=flow))
+
+    def clean(self, text: str) -> str:
+        return redact(text, self._pipeline.secrets)
+
+    def summary(self, *, is_stopped: bool) -> str:
+        bad = f", {self._bad} bad" if self._bad else ""
+        return (
+            f"{self._pipeline.name} {'has stopped' if is_stopped else 'is done'}: "
+            f"{self._batches} batches, {self._rows_in} rows in, {self._rows_out} rows out{bad}"
+        )
+
+    def _lag(
+        self, flow: graph.Flow, progress: Progress, known: Offsets
+    ) -> Mapping[str, int | None]:
+        ends = newest(known, *positions(progress, "latestOffset"))
+        return behind(flow.sources, ends, self._reached[flow.name])
+
+
+def _trigger(pipeline: Pipeline, once: bool) -> dict[str, Any]:
+    if once:
+        return {"availableNow": True}
+    return {"processingTime": pipeline.trigger or "0 seconds"}
+
+
+def _stopping_words(stop_now: threading.Event) -> str:
+    if stop_now.is_set():
+        return "stopping at once"
+    return "stopping when the batch at work is done; interrupt again to stop at once"
+
+
+def _final_words(end: GivenUp, checkpoint: str) -> str:
+    if end.cause.is_other_state:
+        advice = checkpoints.advice(checkpoint, end.flow)
+        return (
+            f"flow {end.flow}: the checkpoint cannot follow the change: {end.cause.text}; {advice}"
+        )
+    plural = "" if end.tries == 1 else "s"
+    tries = f" (after {end.tries} restart{plural})" if end.tries else ""
+    return f"flow {end.flow}: {end.cause.text}{tries}"

@@ -1,0 +1,201 @@
+"""How a pipeline gets its Spark: embedded on this machine, or on a cluster."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from ottla.pipelines.jars import DELTA_CLASS
+from ottla.pipelines.model import DeltaSink, DeltaSource, Pipeline
+from ottla.pipelines.problems import PipelineFailed
+from ottla.pipelines.secrets import redact
+from ottla.pipelines.sql_errors import one_line
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+LOG4J: Final = Path(__file__).with_name("log4j2.properties")
+LOOPBACK: Final = "127.0.0.1"
+JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+JAVA_NOISE: Final = b"WARNING: Using incubator modules: "
+
+
+def start_session(
+    pipeline: Pipeline,
+    *,
+    master: str | None = None,
+    jars: Sequence[str] = (),
+    packages: Sequence[str] = (),
+    verbose: bool = False,
+) -> SparkSession:
+    """Raises PipelineFailed in one line when Spark cannot start: no Java, a master that is away."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    where = master or pipeline.spark.get("spark.master") or "local[*]"
+    _check_java()
+    os.environ.update(environment(where, os.environ))
+    settings = settings_of(pipeline, where, jars=jars, packages=packages, verbose=verbose)
+    builder = SparkSession.builder.master(where)
+    for name, value in settings.items():
+        builder = builder.config(name, value)
+    try:
+        with _output_kept():
+            spark: SparkSession = builder.getOrCreate()
+    except (PySparkException, Py4JError, OSError, RuntimeError) as error:
+        hint = "" if verbose else "; --verbose shows Spark's own log"
+        cause = redact(one_line(error), pipeline.secrets)
+        raise PipelineFailed(f"Spark does not start on {where}: {cause}{hint}") from None
+    return spark
+
+
+def make_active(spark: SparkSession) -> None:
+    """In this thread: there Spark looks for formats written in Python, such as ours.
+
+    PySpark has no call that says just that; making a frame does it on the way.
+    """
+    spark.createDataFrame([], "nothing int")
+
+
+def is_local(master: str) -> bool:
+    return master == "local" or master.startswith("local[")
+
+
+def environment(master: str, given: Mapping[str, str]) -> dict[str, str]:
+    """On this machine: workers with this very Python, on an address that always answers.
+
+    On a cluster both are the user's to say, since nothing here knows the other machines.
+    """
+    if not is_local(master):
+        return {}
+    return {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": given.get("SPARK_LOCAL_IP", LOOPBACK),
+    }
+
+
+def settings_of(
+    pipeline: Pipeline,
+    master: str,
+    *,
+    jars: Sequence[str] = (),
+    packages: Sequence[str] = (),
+    verbose: bool = False,
+) -> dict[str, str]:
+    """Ours, over which the file's own win; the log's place is added to the file's Java options."""
+    settings = {
+        "spark.app.name": f"ottla {pipeline.name}",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.session.timeZone": "UTC",
+        # A driver killed while it writes its first offsets leaves a file that Spark takes for
+        # another query's; our own pipeline.json says whose a checkpoint is.
+        "spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart": "false",
+        # Traces are for --verbose.
+        "spark.sql.pyspark.jvmStacktrace.enabled": "true" if verbose else "false",
+        "spark.sql.streaming.stopTimeout": "60s",
+    }
+    if is_local(master):
+        settings |= {
+            "spark.ui.enabled": "false",
+            "spark.driver.host": LOOPBACK,
+            "spark.driver.bindAddress": LOOPBACK,
+            # Every task of a shuffle costs some milliseconds. A checkpoint keeps its number.
+            "spark.sql.shuffle.partitions": str(local_cores(master)),
+            "spark.sql.streaming.pollingDelay": "50ms",
+        }
+    given = dict(pipeline.spark)
+    if _wants_delta(pipeline) and (jars or packages or given.keys() & _JAR_SETTINGS):
+        settings |= _DELTA
+    level = "info" if verbose else "off"
+    options = [given.pop(JAVA_OPTIONS, ""), f"-Dlog4j2.configurationFile={LOG4J.as_uri()}"]
+    settings |= given | {
+        JAVA_OPTIONS: " ".join([*filter(None, options), f"-Dottla.log.level={level}"])
+    }
+    for name, more in (("spark.jars", jars), ("spark.jars.packages", packages)):
+        both = [*filter(None, given.get(name, "").split(",")), *more]
+        if both:
+            settings[name] = ",".join(both)
+    settings.pop("spark.master", None)
+    return settings
+
+
+_JAR_SETTINGS: Final = frozenset(
+    {"spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"}
+)
+_DELTA: Final = {
+    "spark.sql.extensions": DELTA_CLASS,
+    "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+}
+
+
+def local_cores(master: str) -> int:
+    """As many tasks as `local[N]` runs at once."""
+    inner = master.removeprefix("local").strip("[]").partition(",")[0]
+    if not inner:
+        return 1
+    return int(inner) if inner.isdigit() else len(os.sched_getaffinity(0))
+
+
+def _wants_delta(pipeline: Pipeline) -> bool:
+    both = (*pipeline.sources.values(), *pipeline.sinks.values())
+    return any(isinstance(one, DeltaSource | DeltaSink) for one in both)
+
+
+def _check_java() -> None:
+    home = os.environ.get("JAVA_HOME")
+    if home and not Path(home, "bin", "java").exists():
+        raise PipelineFailed(
+            f"JAVA_HOME is {home}, where there is no bin/java; correct or unset it"
+        )
+    if not home and shutil.which("java") is None:
+        raise PipelineFailed(
+            "Spark needs Java 17 or newer, and no java is found: install one (for example "
+            "openjdk-17-jre-headless), or set JAVA_HOME"
+        )
+
+
+@contextmanager
+def _output_kept() -> Iterator[None]:
+    """While the JVM is started, which inherits our output and keeps it.
+
+    Stdout is for the pipeline's own lines, so the JVM gets stderr in its place; and that without
+    the line of Java's that comes with every start of Spark and concerns nobody.
+    """
+    try:
+        numbers = sys.stdout.fileno(), sys.stderr.fileno()
+    except (OSError, ValueError):
+        # Captured by a test: there is no descriptor that a child could write to.
+        yield
+        return
+    sys.stdout.flush()
+    sys.stderr.flush()
+    kept = [os.dup(number) for number in numbers]
+    reading, writing = os.pipe()
+    # Ends with the JVM, at the latest with this process: nobody else holds the pipe's other end.
+    threading.Thread(
+        target=_forward, args=(reading, os.dup(numbers[1])), name="ottla-spark-stderr", daemon=True
+    ).start()
+    try:
+        for number in numbers:
+            os.dup2(writing, number)
+        yield
+    finally:
+        for number, before in zip(numbers, kept, strict=True):
+            os.dup2(before, number)
+            os.close(before)
+        os.close(writing)
+
+
+def _forward(reading: int, stderr: int) -> None:
+    with os.fdopen(reading, "rb") as lines, os.fdopen(stderr, "wb", buffering=0) as out:
+        for line in lines:
+            if not line.startswith(JAVA_NOISE):
+                out.write(line)

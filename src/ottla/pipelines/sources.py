@@ -1,0 +1,252 @@
+"""Sources as Spark frames: good rows with the columns that SQL sees, bad ones as dead letters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Final
+
+from ottla.pipelines import file_sources, schemas, table_sources
+from ottla.pipelines.bad_records import (
+    ERROR,
+    HEADERS,
+    RAW_KEY,
+    RAW_VALUE,
+    Decoder,
+    counted,
+    decode,
+    good_rows,
+    letters,
+    message_columns,
+)
+from ottla.pipelines.model import (
+    DeltaSource,
+    FileSource,
+    JdbcSource,
+    Pipeline,
+    RateSource,
+    Source,
+    TopicSource,
+    View,
+)
+from ottla.pipelines.problems import BadPipeline, Problem
+from ottla.spark.options import BadOption, SourceOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+_MESSAGE: Final = ("topic", "partition", "offset", "timestamp")
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A source, ready to be used."""
+
+    # Good rows, observed as source:<name>, watermark and deduplication applied; stream or table.
+    frame: DataFrame
+    # Streaming rows (key binary, value binary, headers) for the dead-letter topic, or None.
+    dead: DataFrame | None = None
+
+
+def open_source(spark: SparkSession, pipeline: Pipeline, source: Source) -> Opened:
+    """Raises BadPipeline where the file is wrong about the source, PipelineFailed for the rest."""
+    match source:
+        case TopicSource():
+            return _open_topic(spark, pipeline, source)
+        case FileSource():
+            return opened(file_sources.read(spark, pipeline, source), pipeline, source)
+        case JdbcSource():
+            return opened(table_sources.read_jdbc(spark, source), pipeline, source)
+        case DeltaSource():
+            return opened(table_sources.read_delta(spark, pipeline, source), pipeline, source)
+        case RateSource():
+            return opened(table_sources.read_rate(spark, source), pipeline, source)
+        case _:
+            raise TypeError(f"no source: {source!r}")
+
+
+def shape(source: Source) -> StructType | None:
+    """The columns as SQL sees them, without broker or files; None: only the source itself knows."""
+    match source:
+        case TopicSource():
+            return schemas.topic_shape(source)
+        case FileSource():
+            return file_sources.shape(source)
+        case RateSource():
+            return table_sources.rate_shape()
+        case _:
+            return schemas.table_shape(source)
+
+
+def decoded(raw: DataFrame, source: TopicSource) -> DataFrame:
+    """Messages as bytes into what format("ottla") makes of them with the source's formats.
+
+    `raw` has value (binary), and key, topic, partition, offset, timestamp, headers where they are
+    known. Besides the typed columns there are `_error`, and `_raw_key` and `_raw_value` with the
+    bytes of bad rows, for dead letters.
+    """
+    from pyspark.sql import functions as F  # noqa: N812
+
+    columns = message_columns(headers=source.headers or HEADERS in raw.columns)
+    given = {"topic": F.lit(source.topics[0]), "partition": F.lit(0), "offset": F.lit(0)}
+    filled = raw.select(
+        *(
+            (F.col(name) if name in raw.columns else given.get(name, F.lit(None)))
+            .cast(kind)
+            .alias(name)
+            for name, kind in columns
+        )
+    )
+    key, value = schemas.key_format(source), schemas.value_format(source)
+    return decode(filled, Decoder(key, value, columns))
+
+
+def opened(decoded: DataFrame, pipeline: Pipeline, source: Source) -> Opened:
+    """Splits good from bad as the source wants it; observes, sets watermark, removes duplicates.
+
+    `decoded` is what `decoded()` makes, or format("ottla"); sources that are not topics may also
+    give their columns as they are, without `_error`.
+    """
+    frame = _columns(good_rows(decoded, source), source)
+    dead = None
+    if source.bad_records.do == "dead_letter" and RAW_VALUE in decoded.columns:
+        dead = letters(counted(decoded, source), pipeline, source)
+    return Opened(timed(frame, source), dead)
+
+
+def timed(frame: DataFrame, what: Source | View) -> DataFrame:
+    """With its watermark, and each row once among those that the watermark still waits for."""
+    from pyspark.errors import PySparkException
+
+    columns = list(what.deduplicate)
+    if columns and frame.isStreaming and what.watermark is None:
+        raise _problem(
+            what,
+            "deduplicate needs a watermark, which says for how long rows are remembered: "
+            "add watermark: {column: …, delay: 10 minutes}",
+        )
+    try:
+        if what.watermark is not None:
+            frame = frame.withWatermark(what.watermark.column, what.watermark.delay)
+        if columns:
+            # A table has no end to wait for, and Spark no such operation for it.
+            frame = (
+                frame.dropDuplicatesWithinWatermark(columns)
+                if frame.isStreaming
+                else frame.dropDuplicates(columns)
+            )
+    except PySparkException as wrong:
+        raise _problem(what, f"watermark or deduplicate: {_first_line(wrong)}") from wrong
+    return frame
+
+
+def _columns(frame: DataFrame, source: Source) -> DataFrame:
+    """As SQL sees them."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if not isinstance(source, TopicSource):
+        if ERROR not in frame.columns:
+            return frame
+        return frame.select("value.*" if _is_struct(frame, "value") else "value")
+    chosen = [
+        F.col("value.*" if _is_struct(frame, "value") else "value"),
+        F.col("key").alias("_key"),
+        *(F.col(name).alias(f"_{name}") for name in _MESSAGE),
+        F.col("value").isNull().alias("_tombstone"),
+    ]
+    if source.headers:
+        chosen.append(F.col(HEADERS).alias(schemas.HEADERS_COLUMN))
+    return frame.select(*chosen)
+
+
+def _is_struct(frame: DataFrame, column: str) -> bool:
+    return frame.schema[column].dataType.typeName() == "struct"
+
+
+# --------------------------------------------------------------------------------------- topics
+
+
+def _open_topic(spark: SparkSession, pipeline: Pipeline, source: TopicSource) -> Opened:
+    schemas.topic_shape(source)  # What is wrong with the schemas is told before anything is asked.
+    key, value = schemas.key_format(source), schemas.value_format(source)
+    plain = _reading(pipeline, source)
+    typed = {**plain, **_typing(source)}
+    names = ["key", "value", *_MESSAGE, *([HEADERS] if source.headers else [])]
+    if key is not None or value is not None:
+        names.append(ERROR)
+    good = opened(_load(spark, source, {**typed, "columns": ",".join(names)}), pipeline, source)
+    if source.bad_records.do != "dead_letter" or (key is None and value is None):
+        return good
+    # A query of its own: nobody has to carry the bytes along with good rows.
+    names = ["key", "value", *_MESSAGE, HEADERS, ERROR]
+    options = {**typed, "columns": ",".join(names), "badRecordsOnly": "true"}
+    options.pop("groupId", None)  # Two queries must not share a group.
+    bad = counted(_load(spark, source, options), source)
+    raw = bad.withColumnsRenamed({"key": RAW_KEY, "value": RAW_VALUE})
+    return Opened(good.frame, letters(raw, pipeline, source))
+
+
+def _load(spark: SparkSession, source: TopicSource, options: dict[str, str]) -> DataFrame:
+    try:
+        # Spark would tell it in the trace of a Python worker.
+        SourceOptions.parse({name.lower(): text for name, text in options.items()}, streaming=True)
+    except BadOption as wrong:
+        raise _problem(source, str(wrong)) from wrong
+    return spark.readStream.format("ottla").options(**options).load()
+
+
+def _reading(pipeline: Pipeline, source: TopicSource) -> dict[str, str]:
+    options = {
+        "bootstrap": pipeline.bootstrap,
+        "subscribe": ",".join(source.topics),
+        **{f"kafka.{name}": value for name, value in pipeline.kafka.items()},
+        **_starting(source),
+    }
+    if source.max_rows_per_batch is not None:
+        options["maxOffsetsPerTrigger"] = str(source.max_rows_per_batch)
+    return options | dict(source.options)
+
+
+def _starting(source: TopicSource) -> dict[str, str]:
+    if source.start in ("earliest", "latest"):
+        return {"startingOffsets": source.start}
+    try:
+        at = datetime.fromisoformat(source.start)
+    except ValueError as wrong:
+        raise _problem(
+            source,
+            f"start is {source.start!r}; wanted: earliest, latest or a time such as "
+            "2026-01-31T12:00:00Z",
+        ) from wrong
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return {
+        "startingTimestamp": str(int(at.timestamp() * 1000)),
+        "startingOffsetsByTimestampStrategy": "latest",
+    }
+
+
+def _typing(source: TopicSource) -> dict[str, str]:
+    options: dict[str, str] = {}
+    for column, form in (
+        ("key", schemas.key_format(source)),
+        ("value", schemas.value_format(source)),
+    ):
+        if form is None:
+            continue
+        options[f"{column}Format"] = form.kind
+        if form.schema is not None:
+            options[f"{column}Schema"] = form.schema
+        if form.framing != "none":
+            options["avroFraming"] = form.framing
+    return options
+
+
+def _problem(what: Source | View, text: str) -> BadPipeline:
+    kind = "view" if isinstance(what, View) else "source"
+    return BadPipeline([Problem(f"{kind} {what.name}: {text}", what.place)])
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().partition("\n")[0]

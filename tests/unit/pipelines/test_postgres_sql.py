@@ -1,0 +1,57 @@
+"""The statements of a JDBC sink, word by word; tests/spark/pipelines/test_jdbc.py runs them."""
+
+from __future__ import annotations
+
+import pytest
+
+from ottla.pipelines import postgres_sql as sql
+
+TARGET = sql.Target("public", 'or"ders', {"id": "uuid", "v": "text", "at": "timestamp"})
+
+
+def test_names_are_quoted_whatever_is_in_them() -> None:
+    assert sql.quote('a"; DROP TABLE x; --') == '"a""; DROP TABLE x; --"'
+    assert TARGET.name == '"public"."or""ders"'
+
+
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        ("orders", ["orders"]),
+        ("shop.orders", ["shop", "orders"]),
+        ('shop."or.ders"', ["shop", "or.ders"]),
+    ],
+)
+def test_a_table_may_be_in_a_schema(name: str, parts: list[str]) -> None:
+    assert sql.table_parts(name) == parts
+
+
+def test_columns_are_found_as_postgresql_writes_them() -> None:
+    assert TARGET.column("ID") == "id"
+    assert TARGET.column("id") == "id"
+    assert TARGET.column("nothing") is None
+
+
+def test_rows_are_appended_in_the_order_of_the_batch() -> None:
+    merge = sql.Merge(TARGET, "s1", ["id", "v"])
+    assert merge.insert() == (
+        'INSERT INTO "public"."or""ders" AS t ("id", "v") '
+        "SELECT CAST(s.c0 AS uuid), CAST(s.c1 AS text) FROM s1 s ORDER BY s.r"
+    )
+
+
+def test_an_upsert_holds_back_older_rows() -> None:
+    merge = sql.Merge(TARGET, "s1", ["id", "v", "at"], ["id"], "at")
+    assert merge.insert().endswith(
+        'FROM s1 s WHERE NOT s.d ON CONFLICT ("id") DO UPDATE SET "v" = excluded."v", '
+        '"at" = excluded."at" WHERE (t."at" IS NULL OR t."at" <= excluded."at")'
+    )
+    assert merge.delete() == (
+        'DELETE FROM "public"."or""ders" AS t USING s1 s WHERE s.d AND t."id" = CAST(s.c0 AS uuid) '
+        'AND (t."at" IS NULL OR t."at" <= CAST(s.c2 AS timestamp))'
+    )
+
+
+def test_a_table_of_keys_alone_has_nothing_to_update() -> None:
+    merge = sql.Merge(TARGET, "s1", ["id"], ["id"])
+    assert merge.insert().endswith('WHERE NOT s.d ON CONFLICT ("id") DO NOTHING')

@@ -1,0 +1,121 @@
+"""The settings of a pipeline's Spark, before there is one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from ottla.pipelines import session
+from ottla.pipelines.jars import DRIVERS, delta_advice, needed_class
+from ottla.pipelines.model import DeltaSink, JdbcSink, JdbcSource, Pipeline, TopicSource
+from ottla.pipelines.problems import PipelineFailed, Place
+from ottla.pipelines.session import environment, local_cores, settings_of, start_session
+
+PLACE = Place(Path("p.yaml"), 1, 1)
+LAKE = DeltaSink(name="lake", place=PLACE, input="a", path="/lake")
+
+
+def pipeline(spark: dict[str, str] | None = None, *sinks: DeltaSink) -> Pipeline:
+    return Pipeline(
+        name="shop", file=Path("p.yaml"), bootstrap="a:1", sources={}, views={}, tests={},
+        sinks={one.name: one for one in sinks}, spark=spark or {},
+    )  # fmt: skip
+
+
+def test_local_spark_is_small_quiet_and_alone() -> None:
+    found = settings_of(pipeline(), "local[3]")
+    assert found["spark.sql.shuffle.partitions"] == "3"
+    assert found["spark.ui.enabled"] == "false"
+    assert found["spark.driver.host"] == "127.0.0.1"
+    assert found["spark.sql.session.timeZone"] == "UTC"
+    assert found["spark.sql.streaming.verifyCheckpointDirectoryEmptyOnStart"] == "false"
+    options = found["spark.driver.extraJavaOptions"]
+    assert options.endswith("-Dottla.log.level=off")
+    assert session.LOG4J.is_file()
+    assert session.LOG4J.as_uri() in options
+
+
+def test_cluster_is_left_as_it_is() -> None:
+    found = settings_of(pipeline(), "spark://master:7077")
+    assert "spark.sql.shuffle.partitions" not in found
+    assert "spark.ui.enabled" not in found
+    assert "spark.driver.host" not in found
+
+
+def test_settings_of_the_file_win() -> None:
+    own = {
+        "spark.sql.shuffle.partitions": "7",
+        "spark.sql.session.timeZone": "Europe/Prague",
+        "spark.driver.extraJavaOptions": "-Xss4m",
+        "spark.master": "local[2]",
+        "spark.jars": "a.jar",
+    }
+    found = settings_of(pipeline(own), "local[2]", jars=["b.jar"], packages=["g:a:1", "g:b:1"])
+    assert found["spark.sql.shuffle.partitions"] == "7"
+    assert found["spark.sql.session.timeZone"] == "Europe/Prague"
+    assert found["spark.driver.extraJavaOptions"].startswith("-Xss4m -Dlog4j2.configurationFile=")
+    assert found["spark.jars"] == "a.jar,b.jar"
+    assert found["spark.jars.packages"] == "g:a:1,g:b:1"
+    assert "spark.master" not in found
+
+
+def test_verbose_shows_the_log_and_traces() -> None:
+    found = settings_of(pipeline(), "local[*]", verbose=True)
+    assert "-Dottla.log.level=info" in found["spark.driver.extraJavaOptions"]
+    assert found["spark.sql.pyspark.jvmStacktrace.enabled"] == "true"
+
+
+def test_delta_is_set_up_when_its_jars_are_given() -> None:
+    key = "spark.sql.catalog.spark_catalog"
+    assert key in settings_of(pipeline(None, LAKE), "local", packages=["io.delta:d:1"])
+    assert key not in settings_of(pipeline(None, LAKE), "local")
+    assert key not in settings_of(pipeline(), "local", jars=["x.jar"])
+
+
+def test_workers_of_this_machine_run_this_python() -> None:
+    assert environment("local[*]", {}) == {
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+    }
+    assert environment("local", {"SPARK_LOCAL_IP": "10.0.0.1"})["SPARK_LOCAL_IP"] == "10.0.0.1"
+    assert environment("spark://master:7077", {}) == {}
+
+
+def test_cores_of_a_local_master() -> None:
+    cores = len(os.sched_getaffinity(0))
+    found = [local_cores(one) for one in ("local", "local[4]", "local[*]", "local[*,2]")]
+    assert found == [1, 4, cores, cores]
+
+
+def test_missing_java_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PipelineFailed, match="Spark needs Java 17 or newer, and no java is found"):
+        start_session(pipeline())
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(PipelineFailed, match="where there is no bin/java; correct or unset it"):
+        start_session(pipeline())
+
+
+def test_what_a_part_of_a_pipeline_needs() -> None:
+    def jdbc(url: str, **options: str) -> JdbcSource:
+        return JdbcSource(name="a", place=PLACE, url=url, table="t", options=options)
+
+    assert needed_class(jdbc("jdbc:postgresql://h/db"), "4.3.0") == DRIVERS["postgresql"]
+    assert needed_class(jdbc("jdbc:somedb://h/db"), "4.3.0") is None
+    own = needed_class(jdbc("jdbc:postgresql://h/db", Driver="my.Driver"), "4.3.0")
+    assert own is not None
+    assert own[0] == "my.Driver"
+    sink = JdbcSink(name="b", place=PLACE, input="a", url="JDBC:PostgreSQL://h", table="t")
+    assert needed_class(sink, "4.3.0") == DRIVERS["postgresql"]
+    assert needed_class(TopicSource(name="c", place=PLACE, topics=("t",)), "4.3.0") is None
+
+
+def test_delta_is_named_after_its_spark() -> None:
+    assert delta_advice("4.1.2") == "io.delta:delta-spark_4.1_2.13:4.4.0"
+    newer = delta_advice("4.3.0")
+    assert newer.startswith("io.delta:delta-spark_4.2_2.13:4.4.0, which does not run on this Spark")
