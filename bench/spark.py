@@ -50,7 +50,7 @@ class SparkCase:
     has_dead_letters: bool = False
 
 
-ORDERS: Final = 1_000_000
+ORDERS: Final = 300_000
 ORDER_BYTES: Final = 95
 
 CASES: Final = (
@@ -64,7 +64,7 @@ CASES: Final = (
     SparkCase("write-1KB-tuned", "… of 1 KB, format(kafka) tuned", "write", 1000, 1_000_000, TUNED),
     SparkCase(
         "pipeline",
-        "demo pipeline, 1 M orders; by hand",
+        "demo pipeline, 300 k orders; by hand",
         "pipeline",
         ORDER_BYTES,
         ORDERS,
