@@ -190,17 +190,36 @@ def spark_session(
 
     if sys.stderr.isatty():
         output.say("Spark is starting …")
-    spark = start_session(
-        pipeline,
-        master=master,
-        jars=_split(jars),
-        packages=_split(packages),
-        verbose=verbose,
-    )
+    with _undisturbed():
+        spark = start_session(
+            pipeline,
+            master=master,
+            jars=_split(jars),
+            packages=_split(packages),
+            verbose=verbose,
+        )
     try:
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def _undisturbed() -> Iterator[None]:
+    """A Ctrl-C counts when Spark is up: a JVM whose Python left before that would live on."""
+    came: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if came:
+        from pyspark.sql import SparkSession
+
+        active = SparkSession.getActiveSession()
+        if active is not None:
+            active.stop()
+        raise KeyboardInterrupt
 
 
 def _split(given: Sequence[str] | None) -> tuple[str, ...]:
