@@ -127,7 +127,10 @@ class Flusher:
         self._stalled_bytes_max = stalled_bytes_max
         self._queued: list[Partition] = []
         self._held: dict[Partition, None] = {}
-        self._dirty: dict[Partition, None] = {}
+        # With the bytes that wait for the sync; and those whose turn it was when a thread wrote to
+        # them, which are written to no more before they are synced.
+        self._dirty: dict[Partition, int] = {}
+        self._overdue: dict[Partition, None] = {}
         self._jobs: SimpleQueue[SyncJob | None] = SimpleQueue()
         self._job: SyncJob | None = None
         self._writes: SimpleQueue[WriteJob | None] = SimpleQueue()
@@ -183,11 +186,12 @@ class Flusher:
 
         The others are closed by whoever removes the directory.
         """
-        self._dirty.pop(partition, None)
+        self._unsynced_bytes -= self._dirty.pop(partition, 0)
+        self._overdue.pop(partition, None)
         partition.log.fenced = True
 
     def want_sync(self, partition: Partition) -> None:
-        self._dirty[partition] = None
+        self._dirty.setdefault(partition, 0)
         self._begin_sync()
 
     # --------------------------------------------------------------------------------- writing
@@ -211,7 +215,7 @@ class Flusher:
         for partition in partitions:
             if not (is_wary or partition.is_being_written or partition.makes_files):
                 self._wrote(partition, partition.write_queued())
-            elif self._write_job is None:
+            elif self._write_job is None and partition not in self._overdue:
                 for_thread.append(partition)
             else:
                 self._held[partition] = None
@@ -247,7 +251,7 @@ class Flusher:
                 self._note_broken(partition.failure)
         elif partition.is_synced_eagerly:
             self._unsynced_bytes += byte_count
-            self._dirty[partition] = None
+            self._dirty[partition] = self._dirty.get(partition, 0) + byte_count
 
     def _work_writes(self) -> None:
         while (job := self._writes.get()) is not None:
@@ -257,33 +261,41 @@ class Flusher:
     def _finish_write(self, job: WriteJob) -> None:
         self._write_job = None
         self._note_time(self._loop.time() - job.begun_s)
-        held, self._held = self._held, {}
         self._outbox.cork()
         try:
             for write in job.writes:
                 self._wrote(write.partition, write.partition.finish_write(write))
-            self._write(held)
             self._begin_sync()
+            self._write_held()
         finally:
             self._outbox.uncork()
         self._weigh()
         self._note_idle()
         self._tell_broken()
 
+    def _write_held(self) -> None:
+        """A sync that can begin has begun before: under a steady load there is always more."""
+        if self._held and self._write_job is None:
+            held, self._held = self._held, {}
+            self._write(held)
+            self._begin_sync()
+
     # --------------------------------------------------------------------------------- syncing
 
     def _begin_sync(self) -> None:
         if self._job is not None or not self._dirty:
             return
-        dirty, self._dirty = self._dirty, {}
-        self._syncing_bytes, self._unsynced_bytes = self._unsynced_bytes, 0
+        dirty, self._dirty, self._overdue = self._dirty, {}, {}
         tickets = []
-        for partition in dirty:
+        for partition, byte_count in dirty.items():
             if partition.is_being_written:
-                self._dirty[partition] = None
+                self._dirty[partition] = byte_count
+                self._overdue[partition] = None
                 continue
+            self._unsynced_bytes -= byte_count
             ticket = partition.log.begin_sync()
             if ticket is not None:
+                self._syncing_bytes += byte_count
                 tickets.append((partition, ticket))
         if tickets:
             self._job = SyncJob(tickets, self._loop.time())
@@ -313,8 +325,9 @@ class Flusher:
                 if error is None:
                     partition.finish_sync(ticket)
                 else:
-                    partition.fail_sync(error)
+                    partition.fail_sync(ticket, error)
                     self._note_broken(error)
+            self._write_held()
         finally:
             self._outbox.uncork()
         self._observe_sync_s(job.seconds)

@@ -130,6 +130,7 @@ class Broker:
             self._metrics,
             self._controller.partition,
             self._tell_places,
+            self._renew_epoch,
         )
         services = self._new_services()
         addresses = await self._listen(services)
@@ -324,6 +325,16 @@ class Broker:
         for start in range(0, len(assignments), RECORDS_PER_BATCH_MAX):
             some = assignments[start : start + RECORDS_PER_BATCH_MAX]
             self._tell_controller(partial(_assign, self.config.node_id, some))
+
+    async def _renew_epoch(self, partition: Partition) -> None:
+        """Returns when this node leads the partition under a new epoch, if it still does."""
+        if partition is self._controller.partition:
+            partition.lead(await self._stores.metadata.run(self._elect))
+            return
+        node_id, place = self.config.node_id, (partition.topic_id, partition.index)
+        await self._controller.submit(
+            lambda machine, now, ticket: machine.renew_leader_epoch(node_id, *place, now, ticket)
+        )
 
     def _take_offline(self, store: Store, error: OSError) -> None:
         """A directory's disk has failed. Without the metadata's, or any, there is no broker."""

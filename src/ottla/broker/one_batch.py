@@ -151,6 +151,7 @@ class OneBatchProduces:
         try:
             base_offset, end_offset, _, _ = partition.append(records, now_ms)
         except (OttlaError, OSError) as error:
+            partition.refuse(records, now_ms)
             self._services.metrics.topic(topic).produce_errors += 1
             reply = shape.pack(shape.size, correlation_id, shape.before, -1, -1, -1, shape.behind)
             exchange = OneBatchExchange(self, connection, shape, reply, len(frame), started_s)

@@ -8,11 +8,13 @@ import logging
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.partition_files import Home, PartitionWrite
 from ottla.config import TopicConfig
 from ottla.errors import (
+    CorruptBatch,
     FencedLeaderEpoch,
     InvalidRecord,
     InvalidTimestamp,
@@ -225,6 +227,14 @@ class Partition:
                 self.flusher.hold_more(len(view))
         return appended
 
+    def refuse(self, records: Buffer | None, now_ms: int) -> None:
+        """What a producer sent came to nothing, whatever was wrong, before it was appended.
+
+        What it has sent after that is on its way already, and may not take its place.
+        """
+        with suppress(CorruptBatch):
+            self.log.refuse(read_header(records or b""), now_ms)
+
     def roll(self, now_ms: int) -> None:
         """Ends the segment being written to; the next one's file comes when the turn ends."""
         self.log.roll(now_ms)
@@ -389,18 +399,24 @@ class Partition:
         self._home.settle(is_all_synced)
 
     def finish_sync(self, ticket: SyncTicket) -> None:
+        if not self.log.gave(ticket):
+            # The log was opened again meanwhile, and may have been cut before the ticket's end.
+            ticket.give_up()
+            return
         self.log.finish_sync(ticket)
         if self.log.synced.offset > self.high_watermark.offset:
             self._advance(self.log.synced)
 
-    def fail_sync(self, error: OSError) -> None:
-        """After a failed sync nobody knows what is on disk: the partition stops taking writes."""
+    def fail_sync(self, ticket: SyncTicket, error: OSError) -> None:
+        """After a failed sync nobody knows what is on disk: the partition stops taking writes.
+
+        Also when the log was opened again meanwhile: it is the same file.
+        """
+        self.log.fail_sync(ticket)
         if self.is_retired:
-            self.log.fail_sync()
             return
         logger.error("%s: sync failed, the partition is fenced: %s", self.name, error)
         self._failure = error
-        self.log.fail_sync()
         self._fail_waiters(StorageFailed(f"{self.name}: sync failed: {error}"))
 
     def condemn(self, corruption: Corruption) -> None:
@@ -428,6 +444,7 @@ class Partition:
                 entry[1].failed(entry[2], failure)
 
     def _advance(self, position: LogPosition) -> None:
+        assert position.offset <= self.log.end_offset, f"{self.name}: {position} is not there"
         before, self.high_watermark = self.high_watermark, position
         waiters = self._commit_waiters
         while waiters and waiters[0][0] <= position.offset:
@@ -457,11 +474,17 @@ class Partition:
         logger.warning("%s: the disk takes writes again", self.name)
         self._failure = None
 
-    def heal(self, log: Log) -> None:
-        """Goes on with a log that was opened anew after a failed sync, cut where it was synced."""
+    def heal(self, log: Log, now_ms: int) -> None:
+        """Goes on with a log that was opened anew after a failed sync, cut where it was synced.
+
+        The leader epoch is a new one by now: under the old one other batches would get the offsets
+        of those that were cut, and nobody could tell who has which.
+        """
+        assert self.leader_epoch > log.latest_epoch, f"{self.name} was cut within an epoch"
         logger.warning("%s: opened again at offset %d", self.name, log.end_offset)
+        log.inherit(self.log, now_ms)
         self.log = log
-        self.log.start_epoch(self.leader_epoch)
+        self.lead(self.leader_epoch)
         self.high_watermark = log.synced
         self._failure = None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Final, TypeVar
 
@@ -95,6 +95,7 @@ class Partitions:
         metrics: Metrics,
         metadata_partition: Partition,
         on_placed: Callable[[list[Assignment]], None],
+        renew_epoch: Callable[[Partition], Awaitable[None]],
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -107,6 +108,7 @@ class Partitions:
         self._metrics = metrics
         self._metadata_partition = metadata_partition
         self._on_placed = on_placed
+        self._renew_epoch = renew_epoch
         self._topics: dict[str, dict[int, Partition]] = {}
         self._as_they_come: set[str] = set()
         self._departures = Departures(loop, disk, random)
@@ -462,19 +464,32 @@ class Partitions:
                 await asyncio.sleep(PROGRESS_PAUSE_S)
 
     def _in(self, store: Store) -> list[Partition]:
-        """The partitions that lie there, the metadata's among them."""
-        everybody = (*self, self._metadata_partition)
+        """The partitions that lie there, the metadata's first."""
+        everybody = (self._metadata_partition, *self)
         return [partition for partition in everybody if partition.data is store.data]
 
     async def _heal(self, partition: Partition) -> None:
-        """After a failed sync: reads the log again from what the disk really has."""
+        """After a failed sync: reads the log again from what the disk really has.
+
+        Only then does a new epoch begin: it is to begin where the log ends now.
+        """
+        fenced, epoch = partition.log, partition.leader_epoch
+        now_ms = self._clock.now().wall_ms
         try:
-            now_ms = self._clock.now().wall_ms
-            log = await self.stores.of(partition).run(partition.log.reopen, now_ms)
+            log = await self.stores.of(partition).run(fenced.reopen, now_ms)
         except (OSError, OttlaError) as error:
             logger.warning("%s: still fenced: %s", partition.name, error)
+            return
+        try:
+            await self._renew_epoch(partition)
+        except (OSError, OttlaError) as error:
+            logger.warning("%s: still fenced, it has no new epoch: %s", partition.name, error)
+        is_leading = partition.leader_epoch > epoch and not partition.is_retired
+        is_sound = fenced.corruption is None and log.corruption is None
+        if is_leading and is_sound and not partition.is_offline:
+            partition.heal(log, now_ms)
         else:
-            partition.heal(log)
+            log.abandon()
 
     async def _save(self, store: Store, kind: str) -> None:
         async with store.saving:

@@ -349,12 +349,10 @@ class RetentionChore:
         if tickets:
             errors = await wait_out(store.run(_sync_all, self._disk, tickets))
             for (look, ticket), error in zip(tickets, errors, strict=True):
-                if look.partition.log is not look.log:
-                    continue
                 if error is None:
                     look.partition.finish_sync(ticket)
                 else:
-                    look.partition.fail_sync(error)
+                    look.partition.fail_sync(ticket, error)
         return rolled
 
 

@@ -249,6 +249,13 @@ class Controller:
         records, cursor = brokers.raise_leader_epochs(self.image, node_id, after)
         return _decision([*records], ticket, cursor)
 
+    def renew_leader_epoch(
+        self, node_id: int, topic_id: bytes, index: int, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        """A leader has cut its log; answers with how many records that made."""
+        records = brokers.renew_leader_epoch(self.image, node_id, topic_id, index)
+        return _decision([*records], ticket, len(records))
+
     def assign_directories(
         self,
         node_id: int,

@@ -329,8 +329,13 @@ class Log:
         """What to sync so that all that is written now is safe; None when it is already."""
         return None if self.fenced else self._unsynced.ticket(self.written)
 
+    def gave(self, ticket: SyncTicket) -> bool:
+        """False when the ticket is of a log in whose place this one was opened."""
+        return ticket.giver is self._unsynced
+
     def finish_sync(self, ticket: SyncTicket) -> None:
         """The ticket's files and directories are synced."""
+        assert self.gave(ticket), f"{self.directory}: a ticket of another log"
         if self.fenced:
             self._unsynced.give_up(ticket.generation)
             return
@@ -341,13 +346,17 @@ class Log:
         if ticket.position.offset > self.synced.offset:
             self.synced = ticket.position
 
-    def fail_sync(self) -> None:
+    def fail_sync(self, ticket: SyncTicket | None = None) -> None:
         """A sync failed: what is on disk behind `synced` is unknown, and stays so.
 
-        Another sync that succeeds would prove nothing: the kernel reports a lost page once.
+        Another sync that succeeds would prove nothing: the kernel reports a lost page once. But
+        its files stay open until it is back; without a `ticket`, nobody is syncing any.
         """
         self.fenced = self._is_doubtful = True
-        self._unsynced.give_up_all()
+        if ticket is None:
+            self._unsynced.give_up_all()
+        else:
+            ticket.give_up()
 
     def reopen(self, now_ms: int) -> Log:
         """Blocking. A fresh log from a fenced one; after a failed sync cut where it was synced.
@@ -441,6 +450,11 @@ class Log:
         """A leader's epoch begins at the end of the log."""
         self._epochs.assign(epoch, self.end_offset)
 
+    @property
+    def latest_epoch(self) -> int:
+        """Of its batches, or of a leader that has begun; -1 when there was none."""
+        return self._epochs.latest
+
     def epoch_at(self, offset: int) -> int:
         return self._epochs.epoch_at(offset)
 
@@ -450,6 +464,14 @@ class Log:
 
     def last_data_of_producers(self) -> dict[int, tuple[int, int]]:
         return self._producers.last_data()
+
+    def refuse(self, header: BatchHeader, now_ms: int) -> None:
+        """A batch was not appended; what its producer has sent after it may not go before it."""
+        self._producers.refuse(header, now_ms)
+
+    def inherit(self, before: Log, now_ms: int) -> None:
+        """This log was opened in the place of another: it waits for all that was refused there."""
+        self._producers.inherit(before._producers, self.end_offset, now_ms)
 
     def expire_producers(self, now_ms: int) -> None:
         self._producers.expire(now_ms, self.config.producer_expiry_ms)
@@ -513,7 +535,9 @@ class Log:
         self.end_offset = offset = cut.offset
         self._progress = Progress(self._handles.disk, self.directory)
         self.written = self.synced = LogPosition(offset, cut.segment.base_offset, cut.size)
+        before = self._producers
         self._producers = producers_at(site, self._segments, self._snapshots, offset)
+        self._producers.inherit(before, offset, now_ms)
         self._epochs.cut_end(offset)
         self._epochs.save(self._unsynced, self.directory, offset)
         self._unsynced.names_changed()

@@ -11,6 +11,11 @@ A `.snapshot` file holds the state at the offset it is named by, in Kafka's vers
 
 Kafka writes one entry per producer and so forgets four batches at a restart. Here each batch of
 the window is an entry, the oldest first: Kafka's reader keeps the last one of an id.
+
+A producer that is not known may begin with any sequence, since retention may have taken its past.
+Not so when its first batch was refused: those in flight after it would be appended without it, and
+the client, told that a later one is stored, takes it for stored, too. So a refused first batch is
+awaited. That is soft state: whoever connects anew sends the missing batch first.
 """
 
 from __future__ import annotations
@@ -26,6 +31,8 @@ from ottla.wire.records import CONTROL_BIT, SEQUENCE_MAX, BatchHeader
 WINDOW_BATCHES: Final = 5
 SNAPSHOT_VERSION: Final = 1
 NO_TRANSACTION: Final = -1
+# Where more are awaited than can be remembered, whoever is not known has to begin at zero.
+AWAITED_MAX: Final = 1000
 
 _HEAD: Final = struct.Struct(">hIi")
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
@@ -58,14 +65,25 @@ class Producer(NamedTuple):
     transaction_start: int = NO_TRANSACTION
 
 
+class Awaited(NamedTuple):
+    """The first batch of a producer that is not known: it was refused, and has to come again."""
+
+    epoch: int
+    sequence: int
+    since_ms: int
+
+
 class ProducerState:
     """Changes are provisional until `settle`; `undo` takes them back."""
 
-    __slots__ = ("_journal", "_producers")
+    __slots__ = ("_awaited", "_journal", "_overflow_ms", "_producers")
 
     def __init__(self) -> None:
         self._producers: dict[int, Producer] = {}
         self._journal: list[tuple[int, Producer | None]] = []
+        self._awaited: dict[int, Awaited] = {}
+        # When a refused batch last could not be remembered.
+        self._overflow_ms: int | None = None
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, ProducerState) and self._producers == other._producers
@@ -89,6 +107,8 @@ class ProducerState:
             raise InvalidRecord(f"producer {header.producer_id} sent no sequence")
         known = self._producers.get(header.producer_id)
         if known is None:
+            if self._awaited or self._overflow_ms is not None:
+                self._check_awaited(header)
             return None
         if header.producer_epoch != known.epoch:
             _check_new_epoch(header, known.epoch)
@@ -105,6 +125,55 @@ class ProducerState:
             f"producer {header.producer_id} sent sequence {sequence} behind {last}"
         )
 
+    def _check_awaited(self, header: BatchHeader) -> None:
+        awaited = self._awaited.get(header.producer_id)
+        if awaited is None:
+            if self._overflow_ms is not None and header.base_sequence != 0:
+                raise OutOfOrderSequence(
+                    f"producer {header.producer_id} began with sequence {header.base_sequence}, "
+                    "and an earlier batch may have been refused"
+                )
+        elif header.producer_epoch != awaited.epoch:
+            _check_new_epoch(header, awaited.epoch)
+        elif 0 < (header.base_sequence - awaited.sequence) & SEQUENCE_MAX <= SEQUENCE_MAX // 2:
+            raise OutOfOrderSequence(
+                f"producer {header.producer_id} sent sequence {header.base_sequence}, "
+                f"but {awaited.sequence} was refused and has not come again"
+            )
+
+    def refuse(self, header: BatchHeader, now_ms: int) -> None:
+        """A batch was refused: if it is its producer's first, none after it is taken before it."""
+        producer_id = header.producer_id
+        if producer_id < 0 or header.base_sequence < 0:
+            return
+        known = self._producers.get(producer_id)
+        if known is None:
+            if self._overflow_ms is None or header.base_sequence == 0:
+                self._await(producer_id, header.producer_epoch, header.base_sequence, now_ms)
+        elif known.last_seen_ms < now_ms:
+            # What comes next is known from the batches before, which may not expire just now.
+            self._producers[producer_id] = known._replace(last_seen_ms=now_ms)
+
+    def _await(self, producer_id: int, epoch: int, sequence: int, since_ms: int) -> None:
+        awaited = self._awaited.get(producer_id)
+        if awaited is None and len(self._awaited) >= AWAITED_MAX:
+            self._overflow_ms = since_ms
+        elif awaited is None or epoch > awaited.epoch:
+            self._awaited[producer_id] = Awaited(epoch, sequence, since_ms)
+
+    def inherit(self, before: ProducerState, end_offset: int, now_ms: int) -> None:
+        """This is the state of the same log, cut at its end: what is missing has to come again."""
+        for producer_id, producer in before._producers.items():
+            if producer_id not in self._producers and producer.spans:
+                missing = (s.first_sequence for s in producer.spans if s.first_offset >= end_offset)
+                following = (producer.spans[-1].last_sequence + 1) & SEQUENCE_MAX
+                self._await(producer_id, producer.epoch, next(missing, following), now_ms)
+        for producer_id, awaited in before._awaited.items():
+            if producer_id not in self._producers:
+                self._await(producer_id, *awaited)
+        if self._overflow_ms is None:
+            self._overflow_ms = before._overflow_ms
+
     def add(self, header: BatchHeader, base_offset: int, now_ms: int) -> None:
         """A batch that `check` let pass is appended at `base_offset`.
 
@@ -116,6 +185,8 @@ class ProducerState:
         timestamp = header.max_timestamp
         known = self._producers.get(producer_id)
         self._journal.append((producer_id, known))
+        if known is None and self._awaited:
+            self._awaited.pop(producer_id, None)
         spans = known.spans if known is not None and known.epoch == epoch else ()
         if sequence >= 0 and not header.attributes & CONTROL_BIT:
             last_sequence = (sequence + delta) & SEQUENCE_MAX
@@ -144,10 +215,13 @@ class ProducerState:
         """What was added since `settle` was never written."""
         while self._journal:
             producer_id, before = self._journal.pop()
-            if before is None:
-                self._producers.pop(producer_id, None)
-            else:
+            if before is not None:
                 self._producers[producer_id] = before
+                continue
+            undone = self._producers.pop(producer_id, None)
+            if undone is not None and undone.spans:
+                first = undone.spans[0].first_sequence
+                self._await(producer_id, undone.epoch, first, undone.last_seen_ms)
 
     def expire(self, now_ms: int, expiry_ms: int) -> None:
         """Forgets who has been idle for too long and has no transaction open."""
@@ -159,6 +233,14 @@ class ProducerState:
         ]
         for producer_id in idle:
             del self._producers[producer_id]
+        if self._awaited:
+            self._awaited = {
+                producer_id: awaited
+                for producer_id, awaited in self._awaited.items()
+                if now_ms - awaited.since_ms < expiry_ms
+            }
+        if self._overflow_ms is not None and now_ms - self._overflow_ms >= expiry_ms:
+            self._overflow_ms = None
 
     def encode(self) -> bytes:
         """The contents of a snapshot file."""

@@ -83,7 +83,7 @@ class Unsynced:
         directories = [] if self._directory_written == _NEVER else [self._directory]
         self._under_way[generation] = handles
         self._generation += 1
-        return SyncTicket(files, directories, position, generation)
+        return SyncTicket(files, directories, position, generation, self)
 
     def finish(self, ticket: SyncTicket) -> None:
         """The ticket is synced."""

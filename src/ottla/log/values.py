@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.ports import File
+
+if TYPE_CHECKING:
+    from ottla.log.unsynced import Unsynced
 
 NO_TIMESTAMP: Final = -1
 
@@ -52,3 +55,8 @@ class SyncTicket:
     directories: list[str]
     position: LogPosition
     generation: int
+    giver: Unsynced
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more: its files may be closed."""
+        self.giver.give_up(self.generation)

@@ -33,7 +33,7 @@ TOPIC_ID = bytes(range(16))
 
 
 class StallingDisk(MemoryDisk):
-    """Its syncs wait for `go`."""
+    """The flusher's syncs wait for `go`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,8 +42,9 @@ class StallingDisk(MemoryDisk):
         self.is_syncing = threading.Event()
 
     def sync_many(self, files: Sequence[File], directories: Sequence[str] = ()) -> bool:
-        self.is_syncing.set()
-        assert self.go.wait(20)
+        if threading.current_thread().name == "sync-test":
+            self.is_syncing.set()
+            assert self.go.wait(20)
         return super().sync_many(files, directories)
 
 
@@ -192,11 +193,57 @@ async def test_a_failed_sync_fences_and_only_what_was_synced_is_left(house: Hous
     with pytest.raises(StorageFailed):
         partition.append(batch(b"later"), NOW_MS)
     assert partition.failure is not None
-    partition.heal(partition.log.reopen(NOW_MS))
+    partition.lead(2)
+    partition.heal(partition.log.reopen(NOW_MS), NOW_MS)
     assert partition.high_watermark.offset == partition.log.end_offset == 1
     # The producer's retry is taken as new, not answered as a repetition of what is not there.
     assert _produce(partition, waiter, "lost", **_sequenced(1)) == 2
     assert (await waiter.told_about(3))[2] == ("lost", None)
+
+
+@in_a_house
+async def test_a_sync_that_outlives_its_log_says_nothing_about_the_next_one(house: House) -> None:
+    partition, waiter = house.partition(), Waiter()
+    _produce(partition, waiter, "kept")
+    await waiter.told_about(1)
+    # As retention does, beside the flusher.
+    partition.roll(NOW_MS)
+    await house.flusher.drain()
+    partition.append(batch(b"cut"), NOW_MS)
+    partition.log.write()
+    other_ticket = partition.log.begin_sync()
+    assert other_ticket is not None
+    house.disk.go.clear()
+    house.disk.is_syncing.clear()
+    _produce(partition, waiter, "cut as well")
+    await asyncio.to_thread(house.disk.is_syncing.wait)
+    partition.fail_sync(other_ticket, OSError(errno.ENOSPC, "full"))
+    partition.lead(2)
+    partition.heal(partition.log.reopen(NOW_MS), NOW_MS)
+    house.disk.go.set()
+    await house.flusher.drain()
+    assert partition.high_watermark.offset == partition.log.end_offset == 1
+    house.disk.go.clear()
+    house.disk.is_syncing.clear()
+    _produce(partition, waiter, "anew")
+    await asyncio.to_thread(house.disk.is_syncing.wait)
+    assert [name for name, error in waiter.told if error is None] == ["kept"]
+    house.disk.go.set()
+    assert (await waiter.told_about(3))[2] == ("anew", None)
+    paths = [file.path for file in house.disk.open_files]
+    assert len(paths) == len(set(paths)), "the old log's files are closed"
+
+
+@in_a_house
+async def test_a_log_is_not_cut_within_an_epoch(house: House) -> None:
+    partition, waiter = house.partition(), Waiter()
+    partition.lead(1)
+    _produce(partition, waiter, "kept")
+    await waiter.told_about(1)
+    ticket = partition.log.begin_sync()
+    partition.log.fail_sync(ticket)
+    with pytest.raises(AssertionError, match="within an epoch"):
+        partition.heal(partition.log.reopen(NOW_MS), NOW_MS)
 
 
 @in_a_house

@@ -39,15 +39,20 @@ class WatchedFile(FaultyFile):
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
         self._watched.writers.append(threading.current_thread().name)
+        if self._watched.permits is not None:
+            self._watched.is_asking.release()
+            assert self._watched.permits.acquire(timeout=20)
         super().write(buffers, position)
 
 
 class WatchedDisk(FaultyDisk):
-    """Remembers which thread wrote."""
+    """Remembers which thread wrote; with `permits`, each write takes one."""
 
     def __init__(self) -> None:
         super().__init__(MemoryDisk())
         self.writers: list[str] = []
+        self.permits: threading.Semaphore | None = None
+        self.is_asking = threading.Semaphore(0)
 
     def open(self, path: str, *, create: bool = False) -> File:
         file = super().open(path, create=create)
@@ -329,3 +334,66 @@ async def test_a_write_that_held_up_the_loop_is_the_last_one_for_a_while(house: 
         house.produce(partition, item)
         assert await house.waiter.of(item) is None
     assert house.disk.writers == [threading.main_thread().name, "write-test"]
+
+
+async def _write_without_end(house: House, partition: Partition) -> threading.Semaphore:
+    """Written, not synced: "0"; asks for a permit to be written: "1"; waits after that: "2"."""
+    house.produce(partition, "0")
+    partition.wait_written(house.waiter, "0 written")
+    assert await house.waiter.of("0 written") is None
+    permits = house.disk.permits = threading.Semaphore(0)
+    house.produce(partition, "1")
+    partition.wait_written(house.waiter, "1 written")
+    await asyncio.to_thread(house.disk.is_asking.acquire)
+    house.produce(partition, "2")
+    await asyncio.sleep(0)
+    return permits
+
+
+@in_a_house
+async def test_a_sync_that_waits_goes_before_further_writes(house: House) -> None:
+    partition = await house.warm()
+    await house.stall(partition)
+    permits = await _write_without_end(house, partition)
+    house.disk.heal()
+    assert await house.waiter.of("stalled") is None
+    permits.release()
+    assert await house.waiter.of("1") is None
+    assert "2" not in house.waiter.told
+    permits.release()
+    assert await house.waiter.of("2") is None
+
+
+@in_a_house
+async def test_a_sync_that_waits_for_a_write_and_for_another_sync_goes_before_further_writes(
+    house: House,
+) -> None:
+    partition, other = await house.warm(0), await house.warm(1)
+    await house.stall(partition)
+    house.produce(other, "other")
+    permits = await _write_without_end(house, partition)
+    house.disk.heal()
+    house.disk.hold("sync", under="/data/t-1")
+    assert await house.waiter.of("stalled") is None
+    await asyncio.to_thread(house.disk.wait_until_held)
+    permits.release()
+    assert await house.waiter.of("1 written") is None
+    house.disk.heal()
+    assert await house.waiter.of("1") is None
+    assert "2" not in house.waiter.told
+    permits.release()
+    assert await house.waiter.of("2") is None
+
+
+@in_a_house
+async def test_bytes_whose_sync_has_to_wait_stay_counted(house: House) -> None:
+    partition = await house.warm()
+    await house.stall(partition)
+    permits = await _write_without_end(house, partition)
+    house.disk.heal()
+    assert await house.waiter.of("stalled") is None
+    await asyncio.sleep(0)
+    assert house.flusher.waiting_bytes == sum(len(batch(name)) for name in (b"0", b"1", b"2"))
+    permits.release(2)
+    await house.flusher.drain()
+    assert house.flusher.waiting_bytes == 0

@@ -147,10 +147,10 @@ def _append(
         for data in topic.partition_data:
             answer = PartitionProduceResponse(data.index)
             answers.append(answer)
+            partition = (partitions or {}).get(data.index)
             try:
                 if partitions is None:
                     raise UnknownTopicOrPartition(f"topic {topic.name} does not exist")
-                partition = partitions.get(data.index)
                 if partition is None:
                     raise UnknownTopicOrPartition(f"{topic.name} has no partition {data.index}")
                 partition.metrics.produce_requests += 1
@@ -159,6 +159,8 @@ def _append(
                 end_offset = _append_one(partition, data, answer, context.version, now_ms)
             except (OttlaError, OSError) as error:
                 refuse_answer(answer, error)
+                if partition is not None:
+                    partition.refuse(data.records, now_ms)
                 if partitions:
                     services.metrics.topic(topic.name).produce_errors += 1
             else:
