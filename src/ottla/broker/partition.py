@@ -12,6 +12,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.partition_files import Home, PartitionWrite
+from ottla.broker.waiting import PLENTY_BYTES, EndWaiters
 from ottla.config import TopicConfig
 from ottla.errors import (
     CorruptBatch,
@@ -271,6 +272,22 @@ class Partition:
         else:
             self._commit_waiters.append((end_offset, waiter, item))
 
+    @property
+    def is_settling(self) -> bool:
+        """Whether some of what was appended is still on its way to the high watermark."""
+        log = self.log
+        is_behind = self.high_watermark.offset < log.end_offset
+        return is_behind and not (log.fenced or self.is_retired)
+
+    def end_waiters(self) -> EndWaiters:
+        """Who is told when all that is appended by now is committed, or refused."""
+        end_offset, waiters = self.log.end_offset, self._commit_waiters
+        if waiters and waiters[-1][0] == end_offset and isinstance(waiters[-1][1], EndWaiters):
+            return waiters[-1][1]
+        gathered = EndWaiters()
+        self.wait_committed(end_offset, gathered, None)
+        return gathered
+
     # ------------------------------------------------------------------- what the flusher calls
 
     def write_queued(self) -> int:
@@ -442,6 +459,7 @@ class Partition:
                 self._commit_waiters.append(entry)
             else:
                 entry[1].failed(entry[2], failure)
+        self._tell_end_went_back()
 
     def _advance(self, position: LogPosition) -> None:
         assert position.offset <= self.log.end_offset, f"{self.name}: {position} is not there"
@@ -451,11 +469,16 @@ class Partition:
             _, waiter, item = waiters.popleft()
             waiter.committed(item)
         if self.fetch_waiters:
-            arrived = position.bytes_in_segment
+            # What lies in an older segment is all that a read of it gets: nobody waits for more.
+            arrived = PLENTY_BYTES
             if position.segment_base == before.segment_base:
-                arrived -= before.bytes_in_segment
+                arrived = position.bytes_in_segment - before.bytes_in_segment
             for fetch in tuple(self.fetch_waiters):
-                fetch.arrived(arrived)
+                fetch.arrived(self, arrived)
+
+    def _tell_end_went_back(self) -> None:
+        for fetch in tuple(self.fetch_waiters):
+            fetch.went_back(self)
 
     def begin_probe(self) -> PartitionWrite | None:
         """Finds out whether the disk takes again what it refused, without waiting for a client."""
@@ -487,6 +510,7 @@ class Partition:
         self.lead(self.leader_epoch)
         self.high_watermark = log.synced
         self._failure = None
+        self._tell_end_went_back()
 
     @property
     def failure(self) -> OSError | None:
@@ -506,9 +530,14 @@ class Partition:
         raise UnknownLeaderEpoch(f"{self.name} is at leader epoch {self.leader_epoch}")
 
     def read(self, offset: int, max_bytes: int, *, cached_only: bool) -> Buffer | None:
-        """Committed batches from `offset` on; None when the disk would have to be waited for."""
+        """Committed batches from `offset` on; None when the disk would have to be waited for.
+
+        There are none yet between the high watermark and the end of the log.
+        """
         limit = self.high_watermark
-        if offset == limit.offset:
+        if offset >= limit.offset:
+            if offset > self.log.end_offset:
+                raise OffsetOutOfRange(f"{self.name} ends at {self.log.end_offset}, not {offset}")
             return b""
         try:
             return self.log.read(offset, max_bytes, limit, cached_only=cached_only)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
 from ottla.errors import RequestTimedOut, code_of
@@ -21,6 +21,10 @@ T = TypeVar("T")
 DEADLINE_STEP_S: Final = 0.005
 # The loop's timers count whole milliseconds, and its clock stands still during a turn.
 TIMER_EARLY_S_MAX: Final = 0.001
+# More than any fetch waits for.
+PLENTY_BYTES: Final = 1 << 62
+# Who asks for the end of a log is told what is committed when the sync takes longer than this.
+END_WAIT_S_MAX: Final = 0.1
 
 
 class Deferred(Generic[T]):
@@ -186,6 +190,65 @@ def refuse(item: PartitionProduceResponse, error: Exception) -> None:
     item.log_append_time_ms = -1
 
 
+class EndWaiters:
+    """Look-ups that wait for one end of one partition: one entry there, however many they are."""
+
+    __slots__ = ("look_ups",)
+
+    def __init__(self) -> None:
+        self.look_ups: set[EndLookUp] = set()
+
+    def committed(self, item: object) -> None:
+        look_ups, self.look_ups = self.look_ups, set()
+        for look_up in look_ups:
+            look_up.settled(self)
+
+    def failed(self, item: object, error: Exception) -> None:
+        """What was to come does not come: the end is where it was."""
+        self.committed(item)
+
+
+class EndLookUp:
+    """A request for the ends of partitions that are settling.
+
+    It waits for what they had when it came: acks=1 is answered before the sync, and whoever was
+    told of a message may look for it.
+    """
+
+    __slots__ = ("_bucket", "_deadlines", "_waiting", "done")
+
+    def __init__(self, deadlines: Deadlines, partitions: Iterable[Partition]) -> None:
+        self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._deadlines = deadlines
+        self._waiting = {partition.end_waiters() for partition in partitions}
+        for waiters in self._waiting:
+            waiters.look_ups.add(self)
+        self._bucket = deadlines.add(self, END_WAIT_S_MAX)
+
+    def settled(self, waiters: EndWaiters) -> None:
+        self._waiting.discard(waiters)
+        if not self._waiting:
+            self._deadlines.forget(self, self._bucket)
+            self._finish()
+
+    def expire(self) -> None:
+        """The disk is too slow to be waited for."""
+        for waiters in self._waiting:
+            waiters.look_ups.discard(self)
+        self._finish()
+
+    def _finish(self) -> None:
+        if not self.done.done():
+            self.done.set_result(None)
+
+
+async def settle_ends(deadlines: Deadlines, partitions: Iterable[Partition]) -> None:
+    """Returns when what these have been given is committed or refused, or takes too long."""
+    settling = [partition for partition in partitions if partition.is_settling]
+    if settling:
+        await EndLookUp(deadlines, settling).done
+
+
 # What fetches of one turn have read, by partition, offset, bytes at most and high watermark.
 SharedReads: TypeAlias = "dict[tuple[Partition, int, int, int], Buffer]"
 
@@ -218,9 +281,22 @@ class Parking:
 
 
 class ParkedFetch:
-    """A fetch that waits until enough bytes are committed, or its time is over."""
+    """A fetch that waits until enough bytes are committed, or its time is over.
 
-    __slots__ = ("_bucket", "_complete", "_is_woken", "_missing_bytes", "_parking", "_partitions")
+    Where it begins `ahead` of the high watermark, what is committed before its offset is nothing
+    to it. Once its offset is passed, what there is from there on has to be counted.
+    """
+
+    __slots__ = (
+        "_ahead",
+        "_bucket",
+        "_complete",
+        "_count_missing",
+        "_is_woken",
+        "_missing_bytes",
+        "_parking",
+        "_partitions",
+    )
 
     def __init__(
         self,
@@ -229,19 +305,44 @@ class ParkedFetch:
         missing_bytes: int,
         wait_s: float,
         complete: Callable[[SharedReads], None],
+        ahead: dict[Partition, int],
+        count_missing: Callable[[SharedReads], int],
     ) -> None:
         self._parking = parking
         self._partitions = partitions
         self._missing_bytes = missing_bytes
         self._complete = complete
+        self._ahead = ahead
+        self._count_missing = count_missing
         self._is_woken = False
         for partition in partitions:
             partition.fetch_waiters.add(self)
         self._bucket = parking.deadlines.add(self, wait_s)
 
-    def arrived(self, byte_count: int) -> None:
+    def arrived(self, partition: Partition, byte_count: int) -> None:
+        if partition in self._ahead:
+            self._caught_up(partition)
+            return
         self._missing_bytes -= byte_count
         if self._missing_bytes <= 0:
+            self.wake()
+
+    def _caught_up(self, partition: Partition) -> None:
+        offset, committed = self._ahead[partition], partition.high_watermark.offset
+        if offset <= committed:
+            del self._ahead[partition]
+        if offset < committed:
+            self._parking.wake(self._count_anew)
+
+    def _count_anew(self, reads: SharedReads) -> None:
+        if not self._is_woken:
+            self._missing_bytes = self._count_missing(reads)
+            if self._missing_bytes <= 0:
+                self.wake()
+
+    def went_back(self, partition: Partition) -> None:
+        """The log's end is before what was appended: perhaps before the offset as well."""
+        if self._ahead.get(partition, 0) > partition.log.end_offset:
             self.wake()
 
     def expire(self) -> None:
@@ -250,11 +351,11 @@ class ParkedFetch:
     def wake(self) -> None:
         """Answers at the end of this loop turn, so that one turn's commits are read together."""
         if not self._is_woken:
-            self._is_woken = True
             self.leave()
             self._parking.wake(self._complete)
 
     def leave(self) -> None:
+        self._is_woken = True
         self._parking.deadlines.forget(self, self._bucket)
         for partition in self._partitions:
             partition.fetch_waiters.discard(self)

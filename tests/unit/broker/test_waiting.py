@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+import errno
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from types import SimpleNamespace
 from typing import Any, NamedTuple, cast
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -23,16 +25,19 @@ from ottla.broker.waiting import (
     TIMER_EARLY_S_MAX,
     Deadlines,
     Deferred,
+    EndLookUp,
     ParkedFetch,
     Parking,
     SharedReads,
+    settle_ends,
 )
 from ottla.config import BrokerConfig, TopicConfig
-from ottla.errors import ErrorCode
+from ottla.errors import ErrorCode, UnknownTopicOrPartition
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log, LogConfig
 from ottla.testing.disks import MemoryDisk
 from ottla.types import TopicPartition
+from ottla.wire.records import read_header
 from records_kit import NOW_MS, batch, fetch_request
 
 ALL_THE_TIME_S = 100.0
@@ -184,17 +189,18 @@ def test_what_expires_may_wait_again() -> None:
 def test_all_that_were_woken_in_a_turn_answer_at_its_end_though_one_fails() -> None:
     loop = Loop()
     parking = Parking(on(loop), Deadlines(on(loop)))
+    partition = cast(Partition, object())
     given_reads: list[SharedReads] = []
 
     def fail(reads: SharedReads) -> None:
         raise RuntimeError("unforeseen")
 
     parked = [
-        ParkedFetch(parking, [], 1, 0.5, complete)
+        ParkedFetch(parking, [], 1, 0.5, complete, {}, lambda _: 1)
         for complete in (given_reads.append, fail, given_reads.append)
     ]
-    parked[0].arrived(1)
-    parked[1].arrived(1)
+    parked[0].arrived(partition, 1)
+    parked[1].arrived(partition, 1)
     loop.move(1.0)
     assert not given_reads
     assert len(loop.soon) == 1
@@ -226,14 +232,8 @@ async def woken(asks: Sequence[Ask], fault: Exception | None = None) -> tuple[in
     flusher = Flusher(loop, disk, "test", lambda _: None, Outbox())
     flusher.start()
     partitions = {index: a_partition(index, disk, data, flusher) for index in (0, 1)}
-    deadlines = Deadlines(loop)
-    services = SimpleNamespace(
-        config=BrokerConfig(),
-        loop=loop,
-        fetch_sessions=None,
-        parking=Parking(loop, deadlines),
-        partitions=SimpleNamespace(of_topic=lambda _: partitions),
-    )
+    services = services_of(loop, partitions)
+    deadlines = services.parking.deadlines
     context = RequestContext(1, 12, 0, None, "", "", {})
     told: dict[int, Any] = {}
     for index, partition in partitions.items():
@@ -262,6 +262,19 @@ async def woken(asks: Sequence[Ask], fault: Exception | None = None) -> tuple[in
     deadlines.close()
     await flusher.stop()
     return reads, [told[number] for number in range(len(asks))]
+
+
+def services_of(
+    loop: asyncio.AbstractEventLoop, partitions: dict[int, Partition]
+) -> SimpleNamespace:
+    """As much of them as a fetch without a session needs."""
+    return SimpleNamespace(
+        config=BrokerConfig(),
+        loop=loop,
+        fetch_sessions=None,
+        parking=Parking(loop, Deadlines(loop)),
+        partitions=SimpleNamespace(of_topic=lambda _: partitions),
+    )
 
 
 def _raise(fault: Exception, topic: str) -> None:
@@ -304,3 +317,219 @@ def test_who_asks_for_something_else_gets_something_else() -> None:
 def test_a_fetch_that_fails_when_it_is_woken_is_answered() -> None:
     _, told = asyncio.run(woken([Ask(), Ask(partition=1)], RuntimeError("unforeseen")))
     assert [response.error_code for response in told] == [ErrorCode.UNKNOWN_SERVER_ERROR] * 2
+
+
+# --------------------------------------------------- fetches that begin behind the high watermark
+
+
+class Committing:
+    """A partition with batches of one record each, whose high watermark the test moves."""
+
+    def __init__(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self.disk = MemoryDisk()
+        self.disk.make_directory("/data")
+        data = DataDirectory(self.disk, "/data")
+        flusher = Flusher(self.loop, self.disk, "test", lambda _: None, Outbox())
+        self.partition = a_partition(0, self.disk, data, flusher)
+        self.services = services_of(self.loop, {0: self.partition})
+        self.deadlines: Deadlines = self.services.parking.deadlines
+        self.places = [self.partition.log.written]
+        self.told: list[Any] = []
+
+    def append(self, byte_count: int) -> int:
+        """Writes a batch that is not committed; returns its size."""
+        log, data = self.partition.log, batch(b"x" * byte_count)
+        log.append(memoryview(data), read_header(data), 1, NOW_MS)
+        log.write()
+        self.places.append(log.written)
+        return len(data)
+
+    def fetch(self, offset: int, min_bytes: int) -> None:
+        asked = fetch_request(
+            "t", {0: offset}, max_wait_ms=20_000, min_bytes=min_bytes, session_epoch=-1
+        )
+        context = RequestContext(1, 12, 0, None, "", "", {})
+        outcome = fetch.handle(cast(Services, self.services), context, asked)
+        if isinstance(outcome, Deferred):
+            outcome.when_resolved(self.told.append)
+        else:
+            self.told.append(outcome)
+
+    async def commit(self, end_offset: int) -> None:
+        self.partition._advance(self.places[end_offset])
+        for _ in range(4):
+            await asyncio.sleep(0)
+
+    def answer(self) -> Any:
+        (response,) = self.told
+        return response.responses[0].partitions[0]
+
+
+@settings(max_examples=150, derandomize=True, deadline=None, database=None)
+@given(
+    sizes=st.lists(st.sampled_from([10, 100, 1000]), min_size=1, max_size=6),
+    ends=st.lists(st.integers(0, 6), max_size=6),
+    offset=st.integers(0, 7),
+    min_bytes=st.sampled_from([1, 200, 1500, 2500]),
+)
+def test_a_fetch_waits_for_bytes_from_its_offset_on_and_for_no_others(
+    sizes: list[int], ends: list[int], offset: int, min_bytes: int
+) -> None:
+    async def story() -> None:
+        stage = Committing()
+        batch_bytes = [stage.append(size) for size in sizes]
+        first, *later = sorted(min(end, len(sizes)) for end in ends or [0])
+        await stage.commit(first)
+        stage.fetch(offset, min_bytes)
+        if offset > len(sizes):
+            assert stage.answer().error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+            return
+        for end in (first, *later):
+            await stage.commit(end)
+            is_enough = sum(batch_bytes[offset:end]) >= min_bytes
+            assert len(stage.told) == is_enough
+            if is_enough:
+                assert len(stage.answer().records) == sum(batch_bytes[offset:end])
+                return
+        assert len(stage.deadlines) == 1
+        stage.deadlines.close()
+
+    asyncio.run(story())
+
+
+def test_a_fetch_that_begins_ahead_looks_once_and_then_only_counts() -> None:
+    async def story() -> None:
+        stage = Committing()
+        for _ in range(10):
+            stage.append(1000)
+        stage.fetch(2, 5000)
+        await stage.commit(1)
+        assert stage.disk.reads == 0, "nothing of it is committed"
+        await stage.commit(3)
+        looked = stage.disk.reads
+        assert looked
+        for end in (4, 5, 6):
+            await stage.commit(end)
+            assert (stage.disk.reads, stage.told) == (looked, [])
+        await stage.commit(7)
+        assert len(stage.answer().records) > 5000
+
+    asyncio.run(story())
+
+
+def test_a_client_that_goes_while_its_bytes_are_counted_is_not_read_for() -> None:
+    async def story() -> None:
+        stage = Committing()
+        stage.append(10)
+        stage.append(10)
+        asked = fetch_request("t", {0: 1}, max_wait_ms=20_000, session_epoch=-1)
+        context = RequestContext(1, 12, 0, None, "", "", {})
+        outcome = fetch.handle(cast(Services, stage.services), context, asked)
+        assert isinstance(outcome, Deferred)
+        stage.partition._advance(stage.places[2])
+        outcome.abandon()
+        await asyncio.sleep(0)
+        assert (stage.disk.reads, len(stage.deadlines)) == (0, 0)
+        assert not stage.partition.fetch_waiters
+
+    asyncio.run(story())
+
+
+def test_a_segment_that_ends_with_the_batch_wakes_whoever_waits_for_it() -> None:
+    async def story() -> None:
+        stage = Committing()
+        stage.fetch(0, 1)
+        log, data = stage.partition.log, batch(b"last")
+        log.append(memoryview(data), read_header(data), 1, NOW_MS)
+        log.roll(NOW_MS)
+        log.write()
+        stage.places.append(log.written)
+        assert log.written.bytes_in_segment == 0
+        await stage.commit(1)
+        assert len(stage.answer().records) == len(data)
+
+    asyncio.run(story())
+
+
+# -------------------------------------------------------------------------- look-ups of the end
+
+
+def in_a_loop(story: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def test() -> None:
+        asyncio.run(story())
+
+    test.__name__ = story.__name__
+    return test
+
+
+@in_a_loop
+async def test_a_look_up_waits_for_the_end_that_it_found_and_for_no_later_one() -> None:
+    stage = Committing()
+    stage.append(10)
+    look_up = EndLookUp(stage.deadlines, [stage.partition])
+    stage.append(10)
+    assert not look_up.done.done()
+    await stage.commit(1)
+    assert look_up.done.done()
+    assert stage.partition.is_settling
+    assert len(stage.deadlines) == 0
+
+
+@in_a_loop
+async def test_a_look_up_waits_for_all_of_its_partitions() -> None:
+    first, second = Committing(), Committing()
+    first.append(10)
+    second.append(10)
+    look_up = EndLookUp(first.deadlines, [first.partition, second.partition])
+    await second.commit(1)
+    assert not look_up.done.done()
+    await first.commit(1)
+    assert look_up.done.done()
+
+
+@in_a_loop
+async def test_who_gave_up_is_not_remembered_however_often_they_ask() -> None:
+    stage = Committing()
+    stage.append(10)
+    for _ in range(100):
+        look_up = EndLookUp(stage.deadlines, [stage.partition])
+        look_up.expire()
+        assert look_up.done.done()
+    assert len(stage.partition._commit_waiters) == 1
+    assert not stage.partition.end_waiters().look_ups
+    stage.deadlines.close()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda partition: partition.fail_sync(OSError(errno.ENOSPC, "full")),
+        lambda partition: partition.go_offline(OSError(errno.EIO, "broken")),
+        lambda partition: partition.retire(UnknownTopicOrPartition("deleted")),
+        lambda partition: partition._fail_write(OSError(errno.ENOSPC, "full"), []),
+    ],
+    ids=["sync failed", "offline", "deleted", "write refused"],
+)
+def test_a_look_up_ends_when_nothing_more_will_come(end: Callable[[Partition], None]) -> None:
+    async def story() -> None:
+        stage = Committing()
+        log, data = stage.partition.log, batch(b"queued")
+        log.append(memoryview(data), read_header(data), 1, NOW_MS)
+        look_up = EndLookUp(stage.deadlines, [stage.partition])
+        log.take_back()
+        end(stage.partition)
+        assert look_up.done.done()
+        assert not stage.partition.is_settling, "nobody waits after it either"
+
+    asyncio.run(story())
+
+
+@in_a_loop
+async def test_what_has_settled_meanwhile_is_not_waited_for() -> None:
+    stage = Committing()
+    stage.append(10)
+    waiting = settle_ends(stage.deadlines, [stage.partition])
+    await stage.commit(1)
+    with pytest.raises(StopIteration):
+        waiting.send(None)

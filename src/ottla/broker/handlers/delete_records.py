@@ -1,13 +1,18 @@
 """DeleteRecords, versions 0 to 2 (KIP-107): moves the start of partitions forward.
 
 The new start is on disk before anybody sees it. Files go as retention lets them go; unlike in
-Kafka whole segments before the new start go at once, not with the next round.
+Kafka whole segments before the new start go at once, not with the next round. What was written
+just before is waited for, up to 100 ms.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Final
+
 from ottla.broker.partition import Partition
 from ottla.broker.services import RequestContext, Services
+from ottla.broker.waiting import settle_ends
 from ottla.errors import InvalidTopicName, OttlaError, PolicyViolation, code_of
 from ottla.types import INTERNAL_TOPICS
 from ottla.wire.messages.delete_records import (
@@ -17,10 +22,13 @@ from ottla.wire.messages.delete_records import (
     DeleteRecordsTopicResult,
 )
 
+ALL_COMMITTED: Final = -1
+
 
 async def handle(
     services: Services, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
+    await settle_ends(services.deadlines, _with_new_end(services, request))
     response = DeleteRecordsResponse()
     starts: dict[Partition, int] = {}
     moved: list[tuple[DeleteRecordsPartitionResult, Partition]] = []
@@ -46,6 +54,19 @@ async def handle(
             else:
                 answer.low_watermark = partition.log.start_offset
     return response
+
+
+def _with_new_end(services: Services, request: DeleteRecordsRequest) -> Iterator[Partition]:
+    """Those of which something is to go that is not committed yet."""
+    for topic in request.topics:
+        partitions = services.partitions.of_topic(topic.name) or {}
+        for asked in topic.partitions:
+            partition = partitions.get(asked.partition_index)
+            if partition is not None and (
+                asked.offset == ALL_COMMITTED
+                or partition.high_watermark.offset < asked.offset <= partition.log.end_offset
+            ):
+                yield partition
 
 
 def _check_policy(topic: str, cleanup_policy: tuple[str, ...]) -> None:

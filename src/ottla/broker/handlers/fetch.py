@@ -227,16 +227,29 @@ class Fetch:
 
     def _park(self, missing_bytes: int) -> Deferred[FetchResponse]:
         self._deferred = Deferred()
-        waiting = [found for found in self._partitions if isinstance(found, Partition)]
+        waiting: list[Partition] = []
+        ahead: dict[Partition, int] = {}
+        for (_, asked), found in zip(self._asked, self._partitions, strict=True):
+            if isinstance(found, Partition):
+                waiting.append(found)
+                if asked.fetch_offset > found.high_watermark.offset:
+                    ahead[found] = asked.fetch_offset
         parked = ParkedFetch(
             self._services.parking,
             waiting,
             missing_bytes,
             self._request.max_wait_ms / 1000,
             self._complete,
+            ahead,
+            self._count_missing,
         )
         self._deferred.when_abandoned(parked.leave)
         return self._deferred
+
+    def _count_missing(self, reads: SharedReads) -> int:
+        """How many bytes it waits for still; none when it has to answer for another reason."""
+        _, byte_count, is_cold, must_answer = self._read_all(cached_only=True, reads=reads)
+        return 0 if is_cold or must_answer else self._request.min_bytes - byte_count
 
     def _complete(self, reads: SharedReads) -> None:
         assert self._deferred is not None

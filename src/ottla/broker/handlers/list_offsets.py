@@ -1,16 +1,19 @@
 """ListOffsets, versions 1 to 10: by timestamp, and the special timestamps below.
 
-There is no tiered storage, so the local log is the whole log. Left out: isolation levels differ
-only once there are transactions.
+There is no tiered storage, so the local log is the whole log. The end is where consumers can read
+to; who asks for it waits for what was written before, up to 100 ms. Left out: isolation levels
+differ only once there are transactions.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Awaitable
+from typing import Final, TypeAlias
 
 from ottla.broker.partition import Partition
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.stores import Store
+from ottla.broker.waiting import settle_ends
 from ottla.errors import OttlaError, code_of
 from ottla.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -25,12 +28,19 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
+# What does not depend on where the log ends.
+AT_THE_START: Final = frozenset({EARLIEST, EARLIEST_LOCAL, LATEST_TIERED})
+
+# (topic, what is asked of a partition, its answer)
+LookUp: TypeAlias = tuple[str, ListOffsetsPartition, ListOffsetsPartitionResponse]
 
 
-async def handle(
+def handle(
     services: Services, context: RequestContext, request: ListOffsetsRequest
-) -> ListOffsetsResponse:
+) -> ListOffsetsResponse | Awaitable[ListOffsetsResponse]:
     response = ListOffsetsResponse()
+    later: list[LookUp] = []
+    partitions: list[Partition] = []
     for topic in request.topics:
         answers: list[ListOffsetsPartitionResponse] = []
         response.topics.append(ListOffsetsTopicResponse(topic.name, answers))
@@ -38,12 +48,54 @@ async def handle(
             answer = ListOffsetsPartitionResponse(asked.partition_index)
             answers.append(answer)
             try:
-                partition = services.partitions.get(topic.name, asked.partition_index)
-                partition.check_epoch(asked.current_leader_epoch)
-                await _look_up(services.partitions.stores.of(partition), partition, asked, answer)
-            except (OttlaError, OSError) as error:
+                partition = _find(services, topic.name, asked)
+            except OttlaError as error:
                 answer.error_code = code_of(error)
+                continue
+            if asked.timestamp in AT_THE_START or (
+                asked.timestamp == LATEST and not partition.is_settling
+            ):
+                _tell_ends(partition, asked, answer)
+            else:
+                later.append((topic.name, asked, answer))
+                partitions.append(partition)
+    return _answer_later(services, response, later, partitions) if later else response
+
+
+async def _answer_later(
+    services: Services,
+    response: ListOffsetsResponse,
+    later: list[LookUp],
+    partitions: list[Partition],
+) -> ListOffsetsResponse:
+    await settle_ends(services.deadlines, partitions)
+    for topic, asked, answer in later:
+        try:
+            partition = _find(services, topic, asked)
+            if asked.timestamp == LATEST:
+                _tell_ends(partition, asked, answer)
+            else:
+                await _look_up(services.partitions.stores.of(partition), partition, asked, answer)
+        except (OttlaError, OSError) as error:
+            answer.error_code = code_of(error)
     return response
+
+
+def _find(services: Services, topic: str, asked: ListOffsetsPartition) -> Partition:
+    partition = services.partitions.get(topic, asked.partition_index)
+    partition.check_epoch(asked.current_leader_epoch)
+    return partition
+
+
+def _tell_ends(
+    partition: Partition, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse
+) -> None:
+    if asked.timestamp == LATEST:
+        answer.offset = partition.high_watermark.offset
+        answer.leader_epoch = partition.leader_epoch
+    elif asked.timestamp != LATEST_TIERED:
+        answer.offset = partition.log.start_offset
+        answer.leader_epoch = partition.log.epoch_at(answer.offset)
 
 
 async def _look_up(
@@ -53,18 +105,9 @@ async def _look_up(
     answer: ListOffsetsPartitionResponse,
 ) -> None:
     log, limit = partition.log, partition.high_watermark
-    if asked.timestamp == LATEST:
-        answer.offset = limit.offset
-        answer.leader_epoch = partition.leader_epoch
-    elif asked.timestamp in (EARLIEST, EARLIEST_LOCAL):
-        answer.offset = log.start_offset
-        answer.leader_epoch = log.epoch_at(log.start_offset)
-    elif asked.timestamp == LATEST_TIERED:
-        return
+    if asked.timestamp == MAX_TIMESTAMP:
+        found = await store.run(log.max_timestamp, limit)
     else:
-        if asked.timestamp == MAX_TIMESTAMP:
-            found = await store.run(log.max_timestamp, limit)
-        else:
-            found = await store.run(log.first_at_or_after, asked.timestamp, limit)
-        if found is not None:
-            answer.offset, answer.timestamp, answer.leader_epoch = found
+        found = await store.run(log.first_at_or_after, asked.timestamp, limit)
+    if found is not None:
+        answer.offset, answer.timestamp, answer.leader_epoch = found

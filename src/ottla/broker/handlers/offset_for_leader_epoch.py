@@ -25,9 +25,10 @@ def handle(
             try:
                 partition = services.partitions.get(topic.topic, asked.partition)
                 partition.check_epoch(asked.current_leader_epoch)
-                epoch, end = partition.log.end_offset_for_epoch(asked.leader_epoch)
-                answer.leader_epoch = epoch
-                answer.end_offset = min(end, partition.high_watermark.offset)
+                # Not the high watermark: who fetches from beyond it has not strayed.
+                answer.leader_epoch, answer.end_offset = partition.log.end_offset_for_epoch(
+                    asked.leader_epoch
+                )
             except OttlaError as error:
                 answer.error_code = code_of(error)
     return response
