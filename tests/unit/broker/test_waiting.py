@@ -507,22 +507,31 @@ async def test_who_gave_up_is_not_remembered_however_often_they_ask() -> None:
         lambda partition: partition.fail_sync(OSError(errno.ENOSPC, "full")),
         lambda partition: partition.go_offline(OSError(errno.EIO, "broken")),
         lambda partition: partition.retire(UnknownTopicOrPartition("deleted")),
-        lambda partition: partition._fail_write(OSError(errno.ENOSPC, "full"), []),
     ],
-    ids=["sync failed", "offline", "deleted", "write refused"],
+    ids=["sync failed", "offline", "deleted"],
 )
 def test_a_look_up_ends_when_nothing_more_will_come(end: Callable[[Partition], None]) -> None:
     async def story() -> None:
         stage = Committing()
-        log, data = stage.partition.log, batch(b"queued")
-        log.append(memoryview(data), read_header(data), 1, NOW_MS)
+        stage.append(10)
         look_up = EndLookUp(stage.deadlines, [stage.partition])
-        log.take_back()
         end(stage.partition)
         assert look_up.done.done()
+        assert stage.partition.high_watermark.offset < stage.partition.log.end_offset
         assert not stage.partition.is_settling, "nobody waits after it either"
 
     asyncio.run(story())
+
+
+@in_a_loop
+async def test_a_look_up_ends_when_the_write_is_refused() -> None:
+    stage = Committing()
+    log, data = stage.partition.log, batch(b"queued")
+    log.append(memoryview(data), read_header(data), 1, NOW_MS)
+    look_up = EndLookUp(stage.deadlines, [stage.partition])
+    log.take_back()
+    stage.partition._fail_write(OSError(errno.ENOSPC, "full"), [])
+    assert look_up.done.done()
 
 
 @in_a_loop
