@@ -121,6 +121,7 @@ def test_a_group_is_found_in_every_version(
     assert found.error_code == ErrorCode.NONE
     assert f"{found.host}:{found.port}" == ottla_broker.bootstrap
     assert version < 4 or found.key == group
+    assert version < 1 or found.error_message is None
 
 
 @pytest.mark.parametrize("version", range(1, 7))

@@ -2,7 +2,8 @@
 
 The first look-up of a group creates `__consumer_offsets` and waits for it, where Kafka makes the
 client ask again. Transactions (type 1) do not exist yet and share groups (type 2) neither: both
-get an error that clients do not retry.
+get an error that clients do not retry. A success has no message, as the protocol defines it, where
+Kafka says "NONE".
 """
 
 from __future__ import annotations
@@ -71,7 +72,9 @@ def _coordinator(
         node_id, endpoint = _find(services, context.listener, key_type, key)
     except OttlaError as error:
         return _not_found(key, error)
-    return Coordinator(key=key, node_id=node_id, host=endpoint.host, port=endpoint.port)
+    return Coordinator(
+        key=key, node_id=node_id, host=endpoint.host, port=endpoint.port, error_message=None
+    )
 
 
 def _find(services: Services, listener: str, key_type: int, key: str) -> tuple[int, Endpoint]:
