@@ -342,3 +342,30 @@ def test_reading_the_settings_imports_no_parser_that_is_not_needed() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=30
     )
     assert output.stdout.strip() == "[]"
+
+
+# LogCleaner, DynamicLogConfig, DynamicThreadPool, DynamicListenerConfig, SocketServer and
+# DynamicProducerStateManagerConfig in Kafka's source, as far as Ottla has the setting.
+DYNAMIC_IN_KAFKA = {
+    "log.cleaner.backoff.ms",
+    "log.cleaner.dedupe.buffer.size",
+    "max.connections",
+    "message.max.bytes",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "producer.id.expiration.ms",
+}
+# Kafka without ZooKeeper refuses to change what a broker advertises; the sockets of ours stay too.
+FIXED_AT_START = {"advertised.listeners", "listeners", "listener.security.protocol.map"}
+
+
+def test_what_kafka_changes_at_run_time_is_dynamic() -> None:
+    first_synonyms = {
+        setting.synonyms[0].name for setting in TOPIC_SETTINGS.values() if setting.synonyms
+    }
+    dynamic = {name for name, setting in BROKER_SETTINGS.items() if setting.is_dynamic}
+    assert dynamic >= DYNAMIC_IN_KAFKA | first_synonyms
+    assert not dynamic & FIXED_AT_START
+    owned = {"log.level", "log.scrub.bytes.per.second", "log.scrub.interval.ms"}
+    assert dynamic - DYNAMIC_IN_KAFKA - first_synonyms == owned

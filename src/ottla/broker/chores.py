@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Protocol
 
 logger = logging.getLogger(__name__)
@@ -21,7 +22,7 @@ class Chore(Protocol):
 
     @property
     def pause_s(self) -> float:
-        """How long to rest before the next round; asked anew each time, as settings may change."""
+        """How long to rest before the next round; asked anew whenever settings change."""
 
     async def run(self) -> None: ...
 
@@ -32,13 +33,19 @@ class Chores:
     def __init__(self, chores: Iterable[Chore]) -> None:
         self._chores = tuple(chores)
         self._tasks: list[asyncio.Task[None]] = []
+        self._news = asyncio.Event()
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
         self._tasks = [
-            loop.create_task(_come_round(chore), name=f"chore-{chore.name}")
+            loop.create_task(self._come_round(chore), name=f"chore-{chore.name}")
             for chore in self._chores
         ]
+
+    def settings_changed(self) -> None:
+        """Who rests for longer than is set by now, rests no longer."""
+        self._news.set()
+        self._news.clear()
 
     async def stop(self) -> None:
         """Returns when no round is under way; one that waits for a thread waits it out."""
@@ -47,11 +54,19 @@ class Chores:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
+    async def _come_round(self, chore: Chore) -> None:
+        while True:
+            await self._rest(chore)
+            try:
+                await chore.run()
+            except Exception:
+                logger.exception("%s: a round failed", chore.name)
 
-async def _come_round(chore: Chore) -> None:
-    while True:
-        await asyncio.sleep(chore.pause_s)
-        try:
-            await chore.run()
-        except Exception:
-            logger.exception("%s: a round failed", chore.name)
+    async def _rest(self, chore: Chore) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        await asyncio.sleep(0)
+        while (left_s := began_s + chore.pause_s - loop.time()) > 0:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._news.wait()

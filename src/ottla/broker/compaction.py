@@ -90,6 +90,14 @@ class _Look(NamedTuple):
         )
 
 
+class _GivenUp(NamedTuple):
+    """A log that could not be compacted with a buffer of so many bytes."""
+
+    log: Log
+    reason: str
+    map_bytes: int
+
+
 class CompactionChore:
     """`ratios` has the dirty share of each compacted log, as of the last round."""
 
@@ -104,7 +112,7 @@ class CompactionChore:
         handles: Handles,
         clock: Clock,
         disk: Disk,
-        config: BrokerConfig,
+        config: Callable[[], BrokerConfig],
     ) -> None:
         self._partitions = partitions
         self._stores = stores
@@ -116,7 +124,7 @@ class CompactionChore:
         self._config = config
         self._cleaned: dict[Store, dict[TopicPartition, int]] = {}
         self._topic_ids: dict[TopicPartition, bytes] = {}
-        self._given_up: dict[TopicPartition, tuple[Log, str]] = {}
+        self._given_up: dict[TopicPartition, _GivenUp] = {}
         self._helper: CompactionHelper | None = None
         self.ratios: dict[TopicPartition, float] = {}
         self.last_run_ms = 0
@@ -126,19 +134,19 @@ class CompactionChore:
 
     @property
     def pause_s(self) -> float:
-        return self._config.log_cleaner_backoff_ms / 1000
+        return self._config().log_cleaner_backoff_ms / 1000
 
     @property
     def given_up(self) -> dict[TopicPartition, str]:
         """Logs that cannot be compacted, and why: damage, or a key map that is too small."""
-        return {name: reason for name, (_, reason) in self._given_up.items()}
+        return {name: given_up.reason for name, given_up in self._given_up.items()}
 
     @property
     def helper_process_id(self) -> int | None:
         return None if self._helper is None else self._helper.process_id
 
     async def run(self) -> None:
-        if not self._config.log_cleaner_enable:
+        if not self._config().log_cleaner_enable:
             return
         passed_over: set[TopicPartition] = set()
         try:
@@ -176,10 +184,15 @@ class CompactionChore:
     def _is_cleanable(self, partition: Partition) -> bool:
         log = partition.log
         given_up = self._given_up.get(partition.name)
-        if given_up is not None and given_up[0] is not log:
+        if given_up is not None and not self._still_holds(given_up, log):
             del self._given_up[partition.name]
             given_up = None
         return given_up is None and not log.fenced and not partition.is_retired
+
+    def _still_holds(self, given_up: _GivenUp, log: Log) -> bool:
+        """What was too much for the buffer may not be for one of another size."""
+        map_bytes = self._config().log_cleaner_dedupe_buffer_size
+        return given_up.log is log and given_up.map_bytes == map_bytes
 
     async def _judge(
         self, store: Store, partitions: Sequence[Partition]
@@ -244,14 +257,15 @@ class CompactionChore:
         )
         if self._helper is None:
             self._helper = await CompactionHelper.start()
+        job = self._job(look, state)
         try:
             await wait_out(self._save_recovery_point(partition))
-            async with aclosing(self._helper.compact(self._job(look, state))) as segments:
+            async with aclosing(self._helper.compact(job)) as segments:
                 async for cleaned in segments:
                     if cleaned.is_changed:
                         await wait_out(self._swap(look, cleaned))
         except (SwapAbandoned, CompactionFailed, OSError) as error:
-            self._note_failure(look, error)
+            self._note_failure(look, error, job.map_bytes)
             if not isinstance(error, CompactionFailed):
                 # It waits to be told to go on, with what nobody wants any more.
                 await self._end_helper()
@@ -285,7 +299,7 @@ class CompactionChore:
             segment_bytes=config.segment_bytes,
             segment_index_bytes=config.segment_index_bytes,
             index_interval_bytes=config.index_interval_bytes,
-            map_bytes=self._config.log_cleaner_dedupe_buffer_size,
+            map_bytes=self._config().log_cleaner_dedupe_buffer_size,
             producers={one: last for one, last in producers.items() if last[0] < state.end},
         )
 
@@ -306,13 +320,13 @@ class CompactionChore:
         self.bytes_freed += swap.freed_bytes
         self._removals.remove_later(look.partition, aside)
 
-    def _note_failure(self, look: _Look, error: OttlaError | OSError) -> None:
+    def _note_failure(self, look: _Look, error: OttlaError | OSError, map_bytes: int) -> None:
         name = look.partition.name
         kind = error.kind if isinstance(error, CompactionFailed) else type(error).__name__
         if not look.is_current() or isinstance(error, SwapAbandoned) or kind in _PASSING:
             logger.info("%s: compaction is put off: %s", name, error)
         elif kind in _LASTING:
-            self._given_up[name] = (look.log, str(error))
+            self._given_up[name] = _GivenUp(look.log, str(error), map_bytes)
             logger.error("%s: it cannot be compacted: %s", name, error)
         else:
             logger.warning("%s: compaction failed: %s", name, error)

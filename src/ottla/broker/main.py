@@ -376,6 +376,7 @@ class Broker:
         for change in changes:
             if isinstance(change, BrokerConfigChanged):
                 self._take_settings(change.config)
+                self._chores.settings_changed()
 
     def _take_settings(self, config: BrokerConfig) -> None:
         """The settings that may change while the broker runs."""
@@ -408,7 +409,7 @@ class Broker:
             self._handles,
             self._clock,
             self._disk,
-            self.config,
+            lambda: self._metadata.broker_config,
         )
         recovery_points = RecoveryPointsChore(
             self._stores.online, self._partitions.save_recovery_points

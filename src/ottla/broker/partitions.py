@@ -267,7 +267,7 @@ class Partitions:
         return Log.new(
             self._handles,
             store.data.partition_path(name),
-            log_config(self._metadata.topic_config(name.topic), self._config),
+            log_config(self._metadata.topic_config(name.topic), self._metadata.broker_config),
             self._clock.now().wall_ms,
         )
 
@@ -284,7 +284,7 @@ class Partitions:
         return Log.open(
             self._disk,
             store.data.partition_path(name),
-            log_config(self._metadata.topic_config(name.topic), self._config),
+            log_config(self._metadata.topic_config(name.topic), self._metadata.broker_config),
             now_ms=self._clock.now().wall_ms,
             clean=clean,
             recovery_point=recovery_point,
@@ -308,7 +308,7 @@ class Partitions:
         name, config = TopicPartition(topic.name, index), self._metadata.topic_config(topic.name)
         if log is None:
             path = store.data.partition_path(name)
-            log = lost_log(self._handles, path, log_config(config, self._config))
+            log = lost_log(self._handles, path, log_config(config, self._metadata.broker_config))
         partition = Partition(
             name,
             topic.id,
@@ -332,7 +332,7 @@ class Partitions:
         config = self._metadata.topic_config(topic)
         for partition in self._topics.get(topic, _NO_PARTITIONS).values():
             partition.configure(config)
-            partition.log.config = log_config(config, self._config)
+            partition.log.config = log_config(config, self._metadata.broker_config)
             self._note_codec(topic, partition)
 
     def _note_codec(self, topic: str, partition: Partition) -> None:

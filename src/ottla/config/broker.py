@@ -181,13 +181,25 @@ class BrokerConfig(Settings):
         1000, "The most fetch sessions that are remembered.", at_least(0)
     )
     num_network_threads: int = setting(
-        3, "Threads for the network in Kafka." + _FOR_KAFKA_FILES, at_least(1), has_effect=False
+        3,
+        "Threads for the network in Kafka." + _FOR_KAFKA_FILES,
+        at_least(1),
+        dynamic=True,
+        has_effect=False,
     )
     num_io_threads: int = setting(
-        8, "Threads for requests in Kafka." + _FOR_KAFKA_FILES, at_least(1), has_effect=False
+        8,
+        "Threads for requests in Kafka." + _FOR_KAFKA_FILES,
+        at_least(1),
+        dynamic=True,
+        has_effect=False,
     )
     num_recovery_threads_per_data_dir: int = setting(
-        1, "Threads for recovery in Kafka." + _FOR_KAFKA_FILES, at_least(1), has_effect=False
+        1,
+        "Threads for recovery in Kafka." + _FOR_KAFKA_FILES,
+        at_least(1),
+        dynamic=True,
+        has_effect=False,
     )
     socket_send_buffer_bytes: int = setting(
         102_400,
@@ -214,13 +226,17 @@ class BrokerConfig(Settings):
         True, "Whether topics with cleanup.policy=compact are compacted."
     )
     log_cleaner_backoff_ms: Long = setting(
-        15_000, "Time between two searches for logs that are to be compacted.", at_least(0)
+        15_000,
+        "Time between two searches for logs that are to be compacted.",
+        at_least(0),
+        dynamic=True,
     )
     log_cleaner_dedupe_buffer_size: Long = setting(
         128 * _MIB,
         "Memory of the compaction process for the keys of a log; with more keys than fit into it, "
         "at 32 bytes each, a log is compacted in several passes.",
         at_least(1024),
+        dynamic=True,
     )
     log_flush_offset_checkpoint_interval_ms: int = setting(
         60_000, "Time between two writes of recovery points and log start offsets.", at_least(1)
@@ -255,6 +271,7 @@ class BrokerConfig(Settings):
         86_400_000,
         "How long the sequence numbers of a silent producer are remembered.",
         at_least(1),
+        dynamic=True,
     )
 
     # The metadata log
