@@ -32,8 +32,12 @@ class BrokerInside:
             "group.initial.rebalance.delay.ms": "0",
             "auto.create.topics.enable": "false",
         }
-        texts |= {name.replace("_", "."): str(value) for name, value in settings.items()}
-        self._config = BrokerConfig.parse(texts)
+        given = {name.replace("_", "."): value for name, value in settings.items()}
+        texts |= {name: str(value) for name, value in given.items()}
+        # None leaves a setting to its default.
+        self._config = BrokerConfig.parse(
+            {name: text for name, text in texts.items() if given.get(name, text) is not None}
+        )
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self.node = Broker(self._config, self.disk)

@@ -369,3 +369,13 @@ def test_what_kafka_changes_at_run_time_is_dynamic() -> None:
     assert not dynamic & FIXED_AT_START
     owned = {"log.level", "log.scrub.bytes.per.second", "log.scrub.interval.ms"}
     assert dynamic - DYNAMIC_IN_KAFKA - first_synonyms == owned
+
+
+def test_a_value_that_was_given_is_told_from_a_default_that_is_the_same() -> None:
+    config, _ = load(sets=["node.id=1"], flags={"http.listener": "127.0.0.1:9644"})
+    assert config == BrokerConfig()
+    given = {name for name in BROKER_SETTINGS if config.is_given(name)}
+    assert given == {"node.id", "http.listener"}
+    assert config.replace(num_partitions=2).is_given("node.id")
+    assert config.replace(num_partitions=2).is_given("num.partitions")
+    assert not BrokerConfig().is_given("node.id")

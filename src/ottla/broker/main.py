@@ -22,6 +22,7 @@ from ottla.broker.clock import SystemClock, SystemEntropy
 from ottla.broker.compaction import CompactionChore
 from ottla.broker.connection import Limits, Listener, Outbox
 from ottla.broker.disk import RealDisk
+from ottla.broker.doors import Door
 from ottla.broker.fetch_sessions import FetchSessions
 from ottla.broker.flusher import STALLED_BYTES_MAX, Flusher
 from ottla.broker.gauges import register_gauges
@@ -99,7 +100,7 @@ class Broker:
         self._random = SystemEntropy()
         self._metrics = Metrics()
         self._outbox = Outbox()
-        self._servers: list[asyncio.Server] = []
+        self._doors: list[Door] = []
         self._preloading: asyncio.Task[None] | None = None
         self._telling: set[asyncio.Future[Any]] = set()
         self.has_stuck_disk = False
@@ -147,8 +148,8 @@ class Broker:
         self._chores.start()
         self._register_storage(recovery_s)
         services.groups.start()
-        for server in self._servers:
-            await server.start_serving()
+        for door in self._doors:
+            await door.open()
         self._listener.start()
         self._probe = LoopDelayProbe(self._loop, self._metrics.loop_delay)
         self._probe.start()
@@ -158,7 +159,7 @@ class Broker:
         gc.set_threshold(*GC_THRESHOLDS)
         return ReadyInfo(
             kafka=str(addresses[0]),
-            http=None if self._http_address is None else str(self._http_address),
+            http=None if self._http_door is None else str(self._http_door.address),
             data_dir=", ".join(store.path for store in self._stores),
             was_clean=self._stores.was_clean,
             seconds=perf_counter() - started,
@@ -279,29 +280,39 @@ class Broker:
             self._outbox,
         )
         register_gauges(self._metrics, services, self._listener)
-        bound = []
         for wanted in self.config.bound():
-            server = await self._loop.create_server(
+            door = Door(
+                self._loop,
                 partial(self._listener.connection, wanted.name),
-                wanted.host,
-                wanted.port,
+                wanted.address,
+                f"listeners={wanted}",
+                "choose another address with --listen HOST:PORT",
                 backlog=self.config.socket_listen_backlog_size,
-                start_serving=False,
             )
-            self._servers.append(server)
-            bound.append(Address(wanted.host, server.sockets[0].getsockname()[1]))
-        self._http_address = None
-        http = self.config.http_address()
-        if http is not None:
-            self._http = HttpServer(
-                {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._scrape}
-            )
-            server = await self._loop.create_server(
-                self._http.protocol_factory, http.host, http.port, start_serving=False
-            )
-            self._servers.append(server)
-            self._http_address = Address(http.host, server.sockets[0].getsockname()[1])
+            await door.bind()
+            self._doors.append(door)
+        bound = [door.address for door in self._doors]
+        await self._bind_http()
         return bound
+
+    async def _bind_http(self) -> None:
+        self._http_door: Door | None = None
+        wanted = self.config.http_address()
+        if wanted is None:
+            return
+        self._http = HttpServer(
+            {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._scrape}
+        )
+        self._http_door = Door(
+            self._loop,
+            self._http.protocol_factory,
+            wanted,
+            f"http.listener={wanted}",
+            "choose another address with --http HOST:PORT, or none with --http ''",
+            or_any_port=not self.config.is_given("http.listener"),
+        )
+        await self._http_door.bind()
+        self._doors.append(self._http_door)
 
     async def _join_cluster(self, bound: list[Address]) -> None:
         """Registers this broker and begins a new leader epoch for all it leads."""
@@ -458,13 +469,13 @@ class Broker:
     # -------------------------------------------------------------------------------- stopping
 
     async def stop(self) -> None:
-        for server in self._servers:
-            server.close()
+        for door in self._doors:
+            door.close()
         if self._preloading is not None:
             self._preloading.cancel()
         self._probe.stop()
         await self._listener.stop(STOP_GRACE_S)
-        if self._http_address is not None:
+        if self._http_door is not None:
             self._http.close()
         await self._chores.stop()
         await self._snapshots.finish()

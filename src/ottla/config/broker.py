@@ -80,7 +80,8 @@ class BrokerConfig(Settings):
     http_listener: str = setting(
         "127.0.0.1:9644",
         "Where /healthz, /readyz and /metrics are served, as host:port; empty switches them off, "
-        "port 0 takes a free one. Ottla's own setting.",
+        "port 0 takes a free one, and so does the default when its port is taken. Ottla's own "
+        "setting.",
     )
     log_level: str = setting(
         "info", "How much is logged; Ottla's own setting.", one_of(*LOG_LEVELS), dynamic=True

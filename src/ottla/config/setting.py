@@ -237,6 +237,9 @@ def _named(field: str, annotation: str, declared: _Declared) -> Setting:
     )
 
 
+_NOTHING: Final[frozenset[str]] = frozenset()
+
+
 # A dataclass of 90 fields costs 15 ms of every start, mostly for methods that nobody calls.
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class SettingsType(type):
@@ -251,7 +254,8 @@ class SettingsType(type):
         ]
         for known in settings:
             del namespace[known.field_name]
-        namespace["__slots__"] = tuple(known.field_name for known in settings)
+        fields = tuple(known.field_name for known in settings)
+        namespace["__slots__"] = (*namespace.get("__slots__", ()), *fields)
         namespace["SETTINGS"] = {known.name: known for known in settings}
         namespace["_DEFAULTS"] = {known.field_name: known.default for known in settings}
         return super().__new__(mcs, name, bases, namespace)
@@ -260,8 +264,11 @@ class SettingsType(type):
 class Settings(metaclass=SettingsType):
     """An unchangeable set of values, one for each declared setting."""
 
+    __slots__ = ("_given",)
+
     SETTINGS: ClassVar[dict[str, Setting]]
     _DEFAULTS: ClassVar[dict[str, Any]]
+    _given: frozenset[str]
 
     def __init__(self, **values: Any) -> None:
         merged = {**self._DEFAULTS, **values}
@@ -269,10 +276,17 @@ class Settings(metaclass=SettingsType):
             raise TypeError(f"no such setting: {', '.join(merged.keys() - self._DEFAULTS.keys())}")
         for field, value in merged.items():
             object.__setattr__(self, field, value)
+        object.__setattr__(self, "_given", _NOTHING)
 
     def replace(self, **changes: Any) -> Self:
         """The same values but for `changes`, given by field name."""
-        return type(self)(**{**self.values(), **changes})
+        replaced = type(self)(**{**self.values(), **changes})
+        object.__setattr__(replaced, "_given", self._given.union(changes))
+        return replaced
+
+    def is_given(self, name: str) -> bool:
+        """Whether somebody has set it with `replace`, be it to what is its default."""
+        return self.SETTINGS[name].field_name in self._given
 
     def values(self) -> dict[str, Any]:
         """Values by field name."""

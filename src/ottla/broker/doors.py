@@ -1,0 +1,110 @@
+"""The sockets that a broker listens on: bound first, opened when there is something to serve.
+
+What cannot be bound stops the start, in words that name the setting, the address and a way out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import logging
+import os
+import socket
+from collections.abc import Callable
+from typing import Final
+
+from ottla.config.listeners import Address
+from ottla.errors import CannotStart
+
+logger = logging.getLogger(__name__)
+
+BACKLOG: Final = 100
+_TAKEN: Final = "the port is taken by another process"
+_REASONS: Final = {
+    errno.EADDRINUSE: _TAKEN,
+    errno.EADDRNOTAVAIL: "that is no address of this machine",
+    errno.EACCES: "this user may not take that port",
+    errno.EPERM: "this user may not take that port",
+}
+
+
+class Door:
+    """One address. `bind` takes it, `open` lets clients in; `address` has the port that was taken.
+
+    `name` is what people know it by, `remedy` what they can do when it cannot be had. With
+    `or_any_port` a port that is taken is no reason to stop: a free one will do.
+    """
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        protocol_factory: Callable[[], asyncio.BaseProtocol],
+        wanted: Address,
+        name: str,
+        remedy: str,
+        *,
+        backlog: int = BACKLOG,
+        or_any_port: bool = False,
+    ) -> None:
+        self._loop = loop
+        self._protocol_factory = protocol_factory
+        self._wanted = wanted
+        self._name = name
+        self._remedy = remedy
+        self._backlog = backlog
+        self._or_any_port = or_any_port
+        self._server: asyncio.Server | None = None
+        self.address = wanted
+
+    async def bind(self) -> None:
+        try:
+            await self._bind(self._wanted)
+        except (OSError, UnicodeError) as error:
+            await self._take_another(error)
+
+    async def open(self) -> None:
+        """Clients are served from here on."""
+        try:
+            self._claim()
+        except OSError as error:
+            self.close()
+            await self._take_another(error)
+            self._claim()
+        assert self._server is not None
+        await self._server.start_serving()
+
+    def close(self) -> None:
+        if self._server is not None:
+            self._server.close()
+
+    async def _bind(self, address: Address) -> None:
+        self._server = await self._loop.create_server(
+            self._protocol_factory,
+            address.host,
+            address.port,
+            backlog=self._backlog,
+            start_serving=False,
+        )
+        self.address = Address(address.host, self._server.sockets[0].getsockname()[1])
+
+    def _claim(self) -> None:
+        """Until somebody listens, several may have bound a port; uvloop would not say who lost."""
+        assert self._server is not None
+        for bound in self._server.sockets:
+            with socket.socket(fileno=os.dup(bound.fileno())) as twin:
+                twin.listen(self._backlog)
+
+    async def _take_another(self, error: OSError | UnicodeError) -> None:
+        reason = _reason(error, self._wanted)
+        if not (self._or_any_port and reason is _TAKEN):
+            raise CannotStart(
+                f"{self._name} cannot be served: {reason}; {self._remedy}."
+            ) from error
+        await self._bind(self._wanted._replace(port=0))
+        logger.warning("%s: %s; it is %s instead", self._name, reason, self.address)
+
+
+def _reason(error: OSError | UnicodeError, address: Address) -> str:
+    if isinstance(error, socket.gaierror | UnicodeError):
+        return f"the host {address.host} is not known"
+    return _REASONS.get(error.errno or 0) or error.strerror or str(error)
