@@ -89,3 +89,41 @@ def test_what_may_be_altered_is_not_described_as_read_only(tmp_path: Path) -> No
             setting = BROKER_SETTINGS[entry.name]
             answer = alter(client, "1", **{setting.field_name: entry.value or ""})
             assert (answer.error_code == 0) == (not entry.read_only), entry.name
+
+
+STATIC, DEFAULT = 4, 5
+
+
+def described(client: RawClient) -> dict[str, Any]:
+    resource = DescribeConfigsResource(BROKER, "1", None)
+    request = DescribeConfigsRequest(resources=[resource], include_synonyms=True)
+    (result,) = client.ask(request, 4).results
+    return {entry.name: entry for entry in result.configs}
+
+
+def test_who_and_where_a_broker_is_was_given_to_it_and_not_to_all(tmp_path: Path) -> None:
+    with BrokerInside(tmp_path) as inside, RawClient(inside.bootstrap) as client:
+        entries = described(client)
+        advertised = f"PLAINTEXT://{inside.bootstrap}"
+        for name, value in {
+            "advertised.listeners": advertised,
+            "listeners": "PLAINTEXT://127.0.0.1:0",
+            "log.dirs": str(tmp_path),
+            "node.id": "1",
+        }.items():
+            entry = entries[name]
+            assert (entry.value, entry.config_source) == (value, STATIC), name
+            assert (entry.synonyms[0].value, entry.synonyms[0].source) == (value, STATIC), name
+            assert entry.read_only, name
+            assert not entry.is_sensitive, name
+
+
+def test_what_was_given_is_static_even_where_it_is_the_default(tmp_path: Path) -> None:
+    with BrokerInside(tmp_path, num_partitions=1) as inside, RawClient(inside.bootstrap) as client:
+        entries = described(client)
+        given, left = entries["num.partitions"], entries["max.connections"]
+        assert [(one.value, one.source) for one in given.synonyms] == [
+            ("1", STATIC),
+            ("1", DEFAULT),
+        ]
+        assert (given.config_source, left.config_source) == (STATIC, DEFAULT)

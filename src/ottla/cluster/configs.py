@@ -10,13 +10,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from ottla.cluster.image import MetadataImage
+from ottla.cluster.image import BrokerImage, MetadataImage
 from ottla.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, TopicConfig
+from ottla.config.listeners import Listener
 from ottla.config.setting import Setting
 from ottla.config.topic import inherited
 from ottla.errors import InvalidConfig
+
+# Who and where a broker is: what no other has, and no default of all can say.
+OF_ONE_BROKER: Final = frozenset({"advertised.listeners", "listeners", "log.dirs", "node.id"})
 
 
 class ConfigSource(IntEnum):
@@ -63,6 +67,17 @@ class BrokerLayers:
         name = str(static.node_id)
         return cls(static, image.broker_configs(""), image.broker_configs(name))
 
+    def advertising(self, broker: BrokerImage) -> BrokerLayers:
+        """With the addresses that clients are told, where nothing else was said of them."""
+        if self.static.advertised_listeners:
+            return self
+        told = [
+            str(Listener(name, endpoint.host, endpoint.port))
+            for name, endpoint in broker.endpoints.items()
+        ]
+        static = self.static.replace(advertised_listeners=tuple(told))
+        return BrokerLayers(static, self.for_all, self.for_this)
+
     def effective(self) -> BrokerConfig:
         """The configuration in force. What this version cannot read any more is left out."""
         dynamic = {**self.for_all, **self.for_this}
@@ -82,9 +97,9 @@ class BrokerLayers:
             found.append(
                 SourcedValue(name, self.for_all[name], ConfigSource.DYNAMIC_DEFAULT_BROKER)
             )
-        given = getattr(self.static, setting.field_name)
-        if given != setting.default:
-            found.append(SourcedValue(name, setting.format(given), ConfigSource.STATIC_BROKER))
+        if self.static.is_given(name) or name in OF_ONE_BROKER:
+            given = setting.format(getattr(self.static, setting.field_name))
+            found.append(SourcedValue(name, given, ConfigSource.STATIC_BROKER))
         if setting.default is not None:
             found.append(SourcedValue(name, setting.format(setting.default), ConfigSource.DEFAULT))
         return found

@@ -254,21 +254,24 @@ class SettingsType(type):
         ]
         for known in settings:
             del namespace[known.field_name]
-        fields = tuple(known.field_name for known in settings)
-        namespace["__slots__"] = (*namespace.get("__slots__", ()), *fields)
+        namespace["__slots__"] = tuple(known.field_name for known in settings)
         namespace["SETTINGS"] = {known.name: known for known in settings}
         namespace["_DEFAULTS"] = {known.field_name: known.default for known in settings}
         return super().__new__(mcs, name, bases, namespace)
 
 
-class Settings(metaclass=SettingsType):
-    """An unchangeable set of values, one for each declared setting."""
+class _Given:
+    """Which fields somebody has set; no setting itself."""
 
     __slots__ = ("_given",)
+    _given: frozenset[str]
+
+
+class Settings(_Given, metaclass=SettingsType):
+    """An unchangeable set of values, one for each declared setting."""
 
     SETTINGS: ClassVar[dict[str, Setting]]
     _DEFAULTS: ClassVar[dict[str, Any]]
-    _given: frozenset[str]
 
     def __init__(self, **values: Any) -> None:
         merged = {**self._DEFAULTS, **values}
