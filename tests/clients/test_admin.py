@@ -181,3 +181,12 @@ def test_the_cluster_names_itself_and_its_broker(client: Driver) -> None:
     configs = client.call("describe_broker", broker=broker)
     assert configs["num.partitions"] == "1"
     assert configs["log.retention.ms"] in (None, "", "604800000")
+
+
+@pytest.mark.parametrize("client", able("describe_features"), indirect=True)
+def test_the_version_of_the_metadata_is_a_feature(client: Driver) -> None:
+    """What `kafka-features describe` shows is this answer, in a table."""
+    described = client.call("describe_features")
+    level = described["finalized"]["metadata.version"]
+    lowest, highest = described["supported"]["metadata.version"]
+    assert 0 < lowest <= level <= highest

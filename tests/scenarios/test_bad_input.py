@@ -122,7 +122,6 @@ def test_everything_advertised_is_served_and_nothing_more(broker: Broker) -> Non
         reply = client.ask(ApiVersionsRequest("test", "1"), 4)
     told = {entry.api_key: (entry.min_version, entry.max_version) for entry in reply.api_keys}
     assert told == {api.key: (api.first, api.last) for api in APIS.values()}
-    assert reply.finalized_features == []
 
 
 def test_a_client_that_never_reads_is_let_go_and_others_are_served(

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ottla.cluster import alterations, brokers, directories, topics
+from ottla.cluster import alterations, brokers, directories, features, topics
 from ottla.cluster.configs import BrokerLayers, describe_topic
 from ottla.cluster.framing import decode_record, encode_record
 from ottla.cluster.image import MetadataImage
@@ -238,9 +238,9 @@ class Controller:
     def register_broker(
         self, registration: brokers.Registration, now: Now, ticket: Ticket
     ) -> Decision[Message]:
-        """Answers with the broker's epoch."""
+        """Answers with the broker's epoch. What is written first is what the records may be."""
         record = brokers.register(self.image, registration)
-        return _decision([record], ticket, record.broker_epoch)
+        return _decision([*features.finalize(self.image), record], ticket, record.broker_epoch)
 
     def raise_leader_epochs(
         self, node_id: int, after: brokers.Cursor, now: Now, ticket: Ticket

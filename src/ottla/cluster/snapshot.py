@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
+from ottla.cluster.features import METADATA_VERSION
 from ottla.cluster.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
 from ottla.types import NO_NODE
 from ottla.wire.messages.metadata_records import (
@@ -23,7 +24,6 @@ from ottla.wire.messages.metadata_records import (
 )
 from ottla.wire.schema import Message
 
-METADATA_VERSION: Final = "metadata.version"
 NO_BROKER_EPOCH: Final = -1
 # So many topics, or owners of settings, are copied within a fraction of a millisecond.
 COPIED_PER_STEP: Final = 250

@@ -28,7 +28,7 @@ CLIENTS = (
         "confluent",
         PYTHON,
         python("confluent.py"),
-        frozenset({"delete_offsets", "describe_log_dirs"}),
+        frozenset({"delete_offsets", "describe_features", "describe_log_dirs"}),
     ),
     Client(
         "kafka-python",
@@ -46,6 +46,7 @@ CLIENTS = (
                 "default_partitions",
                 "delete_group",
                 "delete_offsets",
+                "describe_features",
                 "describe_log_dirs",
                 "offset_of_max_timestamp",
                 "record_without_key_and_value",
@@ -55,7 +56,7 @@ CLIENTS = (
     ),
     Client("java", JAVA, toolchains.build_java, frozenset()),
     # franz-go creates topics only when asked to by an option.
-    Client("franz-go", GO, toolchains.build_go, frozenset({"auto_create"})),
+    Client("franz-go", GO, toolchains.build_go, frozenset({"auto_create", "describe_features"})),
     Client(
         "kafkajs",
         NODE,
@@ -65,6 +66,7 @@ CLIENTS = (
                 "assign",
                 "cooperative",
                 "delete_offsets",
+                "describe_features",
                 "describe_log_dirs",
                 "null_header",
                 "offset_of_max_timestamp",

@@ -107,8 +107,9 @@ def history_of(new_cluster):
         def the_snapshot_has_no_more_than_the_image(self):
             image = self.cluster.image
             settings = sum(len(owner) for owner in image.configs.values())
+            topics = len(image.topics_by_id) + image.partition_count
             assert len(list(records_of(image))) <= (
-                len(image.brokers) + len(image.topics_by_id) + image.partition_count + settings + 1
+                len(image.features) + len(image.brokers) + topics + settings + 1
             )
 
     return History

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from ottla.cluster.brokers import EPOCHS_PER_BATCH_MAX
+from ottla.errors import CannotStart
+from ottla.wire.messages.metadata_records import FeatureLevelRecord
 
 
 def epochs(cluster):
@@ -85,3 +89,34 @@ def test_an_abandoned_controller_forgets_its_block_of_producer_ids(cluster):
 def test_a_controller_has_no_timers(cluster):
     assert cluster.controller.next_deadline_ms() is None
     assert cluster.controller.on_deadline(cluster.NOW).records == []
+
+
+def feature_records(cluster):
+    decoded = (cluster.controller.decode(None, value) for value in cluster.log)
+    return [record for record in decoded if isinstance(record, FeatureLevelRecord)]
+
+
+def test_a_new_log_begins_with_the_version_of_its_records(cluster):
+    first = cluster.controller.decode(None, cluster.log[0])
+    assert first == FeatureLevelRecord(name="metadata.version", feature_level=21)
+    cluster.restart()
+    cluster.start_broker(1)
+    assert feature_records(cluster) == [first]
+    assert cluster.cache.image.features == {"metadata.version": 21}
+
+
+def test_a_log_from_before_there_were_versions_gets_its_own_at_the_next_start(cluster):
+    cluster.create("t")
+    del cluster.log[0]
+    cluster.restart()
+    assert cluster.image.features == {}
+    cluster.start_broker(1)
+    assert len(feature_records(cluster)) == 1
+    assert cluster.cache.image.features == {"metadata.version": 21}
+
+
+@pytest.mark.parametrize("level", [20, 22])
+def test_records_of_another_version_are_not_guessed_at(cluster, level):
+    cluster.image.apply(FeatureLevelRecord(name="metadata.version", feature_level=level))
+    with pytest.raises(CannotStart, match=f"metadata.version {level}"):
+        cluster.start_broker(1)

@@ -1,8 +1,9 @@
-"""ApiVersions, versions 0 to 4 (KIP-35, KIP-511).
+"""ApiVersions, versions 0 to 4 (KIP-35, 511, 584).
 
 A version that is too new gets error 35 and the versions of this API, in the form of version 0, and
-the client asks again. No features are listed: none is finalized as long as there is no cluster-wide
-feature level to agree on.
+the client asks again. Of features there is `metadata.version`; `group.version` and
+`transaction.version` are not listed as long as there is nothing behind them. Levels cannot be
+changed (UpdateFeatures), as there is one only.
 """
 
 from __future__ import annotations
@@ -12,8 +13,15 @@ from typing import Final
 
 from ottla.broker.router import APIS, ApiKey
 from ottla.broker.services import RequestContext, Services
+from ottla.cluster.features import SUPPORTED
 from ottla.errors import InvalidRequest, UnsupportedVersion, code_of
-from ottla.wire.messages.api_versions import ApiVersion, ApiVersionsRequest, ApiVersionsResponse
+from ottla.wire.messages.api_versions import (
+    ApiVersion,
+    ApiVersionsRequest,
+    ApiVersionsResponse,
+    FinalizedFeatureKey,
+    SupportedFeatureKey,
+)
 
 NAMED_CLIENT_VERSION: Final = 3
 _SOFTWARE: Final = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
@@ -34,5 +42,12 @@ def handle(
     ):
         return ApiVersionsResponse(error_code=code_of(InvalidRequest()))
     return ApiVersionsResponse(
-        api_keys=[ApiVersion(api.key, api.first, api.last) for api in APIS.values()]
+        api_keys=[ApiVersion(api.key, api.first, api.last) for api in APIS.values()],
+        supported_features=[SupportedFeatureKey(name, *SUPPORTED[name]) for name in SUPPORTED],
+        # As in Kafka, where the metadata stand that say so.
+        finalized_features_epoch=services.controller.partition.high_watermark.offset - 1,
+        finalized_features=[
+            FinalizedFeatureKey(name, level, level)
+            for name, level in sorted(services.metadata.image.features.items())
+        ],
     )

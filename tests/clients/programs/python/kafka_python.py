@@ -261,6 +261,13 @@ class KafkaPython(Program):
             "brokers": [f"{b['host']}:{b['port']}" for b in described["brokers"]],
         }
 
+    def op_describe_features(self) -> dict[str, Any]:
+        found = self.admin.describe_features()
+        return {
+            "finalized": {name: feature["finalized"][1] for name, feature in found.items()},
+            "supported": {name: feature["supported"] for name, feature in found.items()},
+        }
+
     def _offset(self, topic: str, partition: int, spec: Any) -> int:
         target = TopicPartition(topic, partition)
         found: int = self.admin.list_partition_offsets({target: spec})[target].offset

@@ -12,6 +12,7 @@ import org.apache.kafka.clients.admin.AlterConfigOp;
 import org.apache.kafka.clients.admin.ConfigEntry;
 import org.apache.kafka.clients.admin.ConsumerGroupDescription;
 import org.apache.kafka.clients.admin.DescribeClusterResult;
+import org.apache.kafka.clients.admin.FeatureMetadata;
 import org.apache.kafka.clients.admin.LogDirDescription;
 import org.apache.kafka.clients.admin.MemberDescription;
 import org.apache.kafka.clients.admin.NewPartitions;
@@ -88,9 +89,21 @@ final class Administration {
                 return offset(request, OffsetSpec.maxTimestamp());
             case "describe_cluster":
                 return describeCluster();
+            case "describe_features":
+                return describeFeatures();
             default:
                 throw new IllegalArgumentException("unknown op " + request.get("op"));
         }
+    }
+
+    private Object describeFeatures() throws Exception {
+        FeatureMetadata found = get(admin.describeFeatures().featureMetadata());
+        Map<String, Object> finalized = new HashMap<>();
+        found.finalizedFeatures().forEach((name, range) -> finalized.put(name, range.maxVersionLevel()));
+        Map<String, Object> supported = new HashMap<>();
+        found.supportedFeatures().forEach((name, range) ->
+                supported.put(name, List.of(range.minVersion(), range.maxVersion())));
+        return Map.of("finalized", finalized, "supported", supported);
     }
 
     private static <T> T get(KafkaFuture<T> future) throws Exception {

@@ -1,0 +1,70 @@
+"""Features that hold for the whole cluster, as clients and Kafka's tools ask for them (KIP-584)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kio.schema.api_versions.v3 import response as kio_v3
+from kio.schema.api_versions.v4 import response as kio_v4
+from kio.serial import entity_reader
+
+from ottla.wire.messages.api_versions import ApiVersionsRequest
+from ottla.wire.messages.create_topics import CreatableTopic, CreateTopicsRequest
+from raw_client import RawClient
+from scenarios.in_process import BrokerInside
+
+
+def ask(bootstrap: str, version: int = 4) -> Any:
+    with RawClient(bootstrap) as client:
+        return client.ask(ApiVersionsRequest("test", "1"), version)
+
+
+def finalized(reply: Any) -> dict[str, tuple[int, int]]:
+    return {
+        feature.name: (feature.min_version_level, feature.max_version_level)
+        for feature in reply.finalized_features
+    }
+
+
+def test_the_level_of_metadata_is_told_and_no_feature_that_is_not_there(tmp_path: Path) -> None:
+    with BrokerInside(tmp_path) as inside:
+        for version in range(5):
+            reply = ask(inside.bootstrap, version)
+            if version < 3:
+                assert (reply.finalized_features, reply.finalized_features_epoch) == ([], -1)
+                continue
+            assert finalized(reply) == {"metadata.version": (21, 21)}
+            (supported,) = reply.supported_features
+            assert (supported.name, supported.min_version, supported.max_version) == (
+                *("metadata.version", 21, 21),
+            )
+
+
+def test_the_epoch_of_features_never_goes_back(tmp_path: Path) -> None:
+    epochs = []
+    for number in range(3):
+        with BrokerInside(tmp_path) as inside, RawClient(inside.bootstrap) as client:
+            epochs.append(ask(inside.bootstrap).finalized_features_epoch)
+            topic = CreatableTopic(name=f"t{number}", num_partitions=1, replication_factor=1)
+            client.ask(CreateTopicsRequest(topics=[topic]), 7)
+            epochs.append(ask(inside.bootstrap).finalized_features_epoch)
+    assert epochs[0] >= 0
+    assert epochs == sorted(set(epochs))
+
+
+@pytest.mark.parametrize(("version", "messages"), [(3, kio_v3), (4, kio_v4)])
+def test_another_codec_reads_the_same(tmp_path: Path, version: int, messages: Any) -> None:
+    with BrokerInside(tmp_path) as inside, RawClient(inside.bootstrap) as client:
+        client.send(ApiVersionsRequest("test", "1"), version)
+        frame = client.receive_frame()
+    response, size = entity_reader(messages.ApiVersionsResponse)(frame, 4)
+    assert size == len(frame) - 4
+    assert [(one.name, one.max_version_level) for one in response.finalized_features] == [
+        ("metadata.version", 21)
+    ]
+    assert [(one.name, one.min_version) for one in response.supported_features] == [
+        ("metadata.version", 21)
+    ]
+    assert response.finalized_features_epoch >= 0
