@@ -4,8 +4,9 @@ Requests of a connection run one after the other, as clients expect. Only a prod
 request begin before it is answered: it has its place in the log by then, and waits for the disk.
 
 Frames that arrive whole are cut out of one read buffer that all connections share; a longer frame
-gets a buffer of its own, which the kernel fills directly. So an idle connection holds no buffer,
-and a large batch is never copied before it is written.
+gets a buffer of its own, which the kernel fills directly. It grows with what has arrived, until the
+connection has sent a frame of that size before: then the next is not copied before it is written.
+So an idle connection holds no buffer, and who only announces a large request holds a small one.
 """
 
 from __future__ import annotations
@@ -33,12 +34,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 READ_BUFFER_BYTES: Final = 64 * 1024
-# A frame's buffer is made at once up to here; beyond, it grows with what has really arrived.
-FRAME_TRUSTED_BYTES: Final = 4 * 1024 * 1024
-# The same while half frames already hold as much memory as whole ones may.
-FRAME_DOUBTED_BYTES: Final = 128 * 1024
+# Room for the beginning of a frame from somebody who has not sent a large one yet.
+FRAME_FIRST_BYTES: Final = 4 * 1024
+# The most that is given at once to somebody who has.
+FRAME_EARNED_BYTES_MAX: Final = 4 * 1024 * 1024
 # Who begins a request and then falls silent is let go much sooner than who has nothing to say.
 FRAME_SILENCE_S_MAX: Final = 30.0
+# The same while requests, whole and half, hold all the memory they may.
+FRAME_SILENCE_FULL_S_MAX: Final = 3.0
 PIPELINED_REQUESTS_MAX: Final = 512
 _SIZE: Final = struct.Struct(">i")
 
@@ -132,6 +135,11 @@ class Listener:
     def is_full(self) -> bool:
         return self.bytes_in_flight > self.limits.total_bytes
 
+    @property
+    def held_bytes(self) -> int:
+        """What requests take of the memory: those in flight, and room for those still arriving."""
+        return self.bytes_in_flight + self.half_frame_bytes
+
     def starve(self, connection: Connection) -> None:
         """All connections together hold too much: this one reads again when there is room."""
         self.starved.add(connection)
@@ -185,6 +193,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_backlog",
         "_bytes_in_flight",
+        "_earned_bytes",
         "_filled",
         "_frame",
         "_is_closed",
@@ -214,6 +223,7 @@ class Connection(asyncio.BufferedProtocol):
         self._frame: bytearray | None = None
         self._filled = 0
         self._wanted = 0
+        self._earned_bytes = 0
         self._backlog: deque[bytearray] = deque()
         self.exchanges: deque[Exchange] = deque()
         self._bytes_in_flight = 0
@@ -299,7 +309,9 @@ class Connection(asyncio.BufferedProtocol):
             if now_s - self._stalled_at_s > limits.unread_s:
                 self.drop(f"it has not read its replies for {limits.unread_s:.0f} s")
         elif self._frame is not None:
-            if now_s - self._last_active_s > FRAME_SILENCE_S_MAX and not self._is_paused:
+            is_crowded = self._listener.held_bytes > limits.total_bytes
+            silence_s_max = FRAME_SILENCE_FULL_S_MAX if is_crowded else FRAME_SILENCE_S_MAX
+            if now_s - self._last_active_s > silence_s_max and not self._is_paused:
                 self.drop(f"silent in the middle of a request of {self._wanted} bytes")
         elif not self.exchanges and now_s - self._last_active_s > limits.idle_s:
             self.drop("idle for connections.max.idle.ms")
@@ -347,11 +359,10 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin_frame(self, size: int, start: memoryview) -> None:
         listener = self._listener
-        is_trusted = listener.half_frame_bytes < listener.limits.total_bytes
-        at_once = FRAME_TRUSTED_BYTES if is_trusted else FRAME_DOUBTED_BYTES
+        earned = self._earned_bytes if listener.held_bytes < listener.limits.total_bytes else 0
         self._wanted = size
         self._filled = len(start)
-        self._frame = bytearray(min(size, at_once))
+        self._frame = bytearray(min(size, max(FRAME_FIRST_BYTES, 2 * len(start), earned)))
         self._frame[: self._filled] = start
         listener.half_frame_bytes += len(self._frame)
 
@@ -359,6 +370,7 @@ class Connection(asyncio.BufferedProtocol):
         assert self._frame is not None
         self._filled += count
         if self._filled == self._wanted:
+            self._earned_bytes = max(self._earned_bytes, min(self._wanted, FRAME_EARNED_BYTES_MAX))
             self._received(self._take_frame())
         elif self._filled == len(self._frame):
             grown = bytearray(min(self._wanted, 2 * len(self._frame)))

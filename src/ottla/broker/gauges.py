@@ -40,8 +40,8 @@ def register_gauges(metrics: Metrics, services: Services, listener: Listener) ->
     )
     metrics.value(
         "ottla_requests_in_flight_bytes",
-        "Bytes of requests that are not answered yet.",
-        lambda: listener.bytes_in_flight,
+        "Memory of requests that are not answered yet, and of those that are still arriving.",
+        lambda: listener.held_bytes,
     )
     metrics.value("ottla_partitions", "Partitions here.", lambda: sum(1 for _ in partitions))
     metrics.value(
