@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ottla.broker.exchange import Exchange, RoutedExchange
 from ottla.broker.router import CloseConnection, Reply, Router
 from ottla.broker.waiting import Deferred
+from ottla.config.listeners import Address
 from ottla.wire.codec import NotEncodable
 from ottla.wire.one_batch import PRODUCE_KEY, ProduceShape
 from ottla.wire.schema import Buffer, Message
@@ -193,6 +194,7 @@ class Connection(asyncio.BufferedProtocol):
     __slots__ = (
         "_backlog",
         "_bytes_in_flight",
+        "_client_id",
         "_earned_bytes",
         "_filled",
         "_frame",
@@ -205,6 +207,7 @@ class Connection(asyncio.BufferedProtocol):
         "_memory",
         "_name",
         "_outgoing",
+        "_port",
         "_stalled_at_s",
         "_task",
         "_transport",
@@ -219,6 +222,8 @@ class Connection(asyncio.BufferedProtocol):
         self._name = name
         self._transport: asyncio.Transport | None = None
         self.peer = "?"
+        self._port = 0
+        self._client_id: str | None = None
         self._leftover = b""
         self._frame: bytearray | None = None
         self._filled = 0
@@ -244,7 +249,8 @@ class Connection(asyncio.BufferedProtocol):
         self._transport = cast(asyncio.Transport, transport)
         listener = self._listener
         peer = transport.get_extra_info("peername")
-        self.peer = str(peer[0]) if peer else "?"
+        if peer:
+            self.peer, self._port = str(peer[0]), int(peer[1])
         self._last_active_s = listener.loop.time()
         listener.connections.add(self)
         self._transport.set_write_buffer_limits(high=listener.limits.reply_bytes)
@@ -284,7 +290,14 @@ class Connection(asyncio.BufferedProtocol):
     def drop(self, reason: str) -> None:
         """Ends the connection at once, with one line in the log."""
         if not self._is_closed and self._transport is not None:
-            logger.info("connection from %s closed: %s", self.peer, reason)
+            who = "" if self._client_id is None else f" (client {self._client_id!r:.80})"
+            logger.info(
+                "connection from %s%s closed: %s",
+                Address(self.peer, self._port),
+                who,
+                reason,
+                extra={"peer": self.peer, "alike": (who, reason)},
+            )
             self._is_closed = True
             self._listener.metrics.connections_dropped += 1
             self._transport.abort()
@@ -441,8 +454,11 @@ class Connection(asyncio.BufferedProtocol):
                 return
             view = memoryview(frame)
             head, route = router.find(view)
+            if self._client_id is None:
+                self._client_id = head.client_id
             outcome = router.call(route, head, view, self.peer, self._name, self._memory)
         except CloseConnection as error:
+            self._client_id = self._client_id or error.client_id
             self.drop(str(error))
             return
         exchange = RoutedExchange(route, head, len(frame), started_s)

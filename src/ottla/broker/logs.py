@@ -5,8 +5,13 @@ from __future__ import annotations
 import json
 import logging
 import sys
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final, TextIO
+
+from ottla.broker.repeats import Repeats
 
 ROOT: Final = "ottla"
 _FORMATS: Final = ("text", "json")
@@ -17,9 +22,10 @@ def configure(level: str, format: str, stream: TextIO | None = None) -> None:
     if format not in _FORMATS:
         raise ValueError(f"log format {format!r} is none of {', '.join(_FORMATS)}")
     target = sys.stderr if stream is None else stream
-    handler = logging.StreamHandler(target)
+    handler = MergingHandler(target)
     handler.setFormatter(JsonLines() if format == "json" else TextLines(short=target.isatty()))
     root = logging.getLogger()
+    tell_repeats()
     for old in root.handlers[:]:
         root.removeHandler(old)
     root.addHandler(handler)
@@ -30,6 +36,67 @@ def configure(level: str, format: str, stream: TextIO | None = None) -> None:
 def set_level(name: str) -> None:
     """Changes at run time how much of the broker's own doings is logged."""
     logging.getLogger(ROOT).setLevel(name.upper())
+
+
+def tell_repeats() -> None:
+    """Writes what was only counted so far: the broker stops."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, MergingHandler):
+            handler.tell_all()
+
+
+class MergingHandler(logging.StreamHandler[TextIO]):
+    """Writes lines, but of those that come again and again only a count, once in a while."""
+
+    def __init__(self, stream: TextIO) -> None:
+        super().__init__(stream)
+        self._repeats = Repeats()
+        self._timer: threading.Timer | None = None
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Under the handler's lock, as all that follows."""
+        now_s = time.monotonic()
+        for told in self._repeats.due(now_s):
+            super().emit(told)
+        if self._repeats.admit(record, now_s):
+            super().emit(record)
+        else:
+            self._tell_later(now_s)
+
+    def tell_all(self) -> None:
+        with self._locked():
+            for told in self._repeats.rest(time.monotonic()):
+                super().emit(told)
+
+    def close(self) -> None:
+        self.tell_all()
+        if self._timer is not None:
+            self._timer.cancel()
+        super().close()
+
+    def _tell_later(self, now_s: float) -> None:
+        """Though nobody should log anything more."""
+        due_s = self._repeats.due_s
+        if self._timer is None and due_s is not None:
+            self._timer = threading.Timer(max(0.0, due_s - now_s), self._tell_due)
+            self._timer.daemon = True
+            self._timer.start()
+
+    def _tell_due(self) -> None:
+        with self._locked():
+            self._timer = None
+            now_s = time.monotonic()
+            for told in self._repeats.due(now_s):
+                super().emit(told)
+            self._tell_later(now_s)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        self.acquire()
+        try:
+            yield
+        finally:
+            self.release()
 
 
 class TextLines(logging.Formatter):
@@ -52,7 +119,10 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One object per line: time (UTC), level, logger, message, and error where there is one."""
+    """One object per line: time (UTC), level, logger, message, and where there is one, error.
+
+    A line that stands for several has their number as `repeated`.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         clock = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
@@ -62,6 +132,8 @@ class JsonLines(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        if "repeated" in record.__dict__:
+            line["repeated"] = record.__dict__["repeated"]
         if record.exc_info:
             line["error"] = self.formatException(record.exc_info)
         return json.dumps(line, ensure_ascii=False)

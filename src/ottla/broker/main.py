@@ -538,6 +538,7 @@ async def _serve(
     told.cancel()
     logger.info("stopping")
     await broker.stop()
+    logs.tell_repeats()
     if broker.has_stuck_disk:
         # Its threads would be waited for as long as the disk takes.
         logger.error("ended without waiting for a disk that does not answer")

@@ -119,7 +119,11 @@ APIS: Final[dict[int, Api]] = {
 
 
 class CloseConnection(Exception):
-    """The peer sent what cannot be answered; the reason goes to the log."""
+    """The peer sent what cannot be answered; the reason goes to the log, with who it says it is."""
+
+    def __init__(self, reason: str, client_id: str | None = None) -> None:
+        super().__init__(reason)
+        self.client_id = client_id
 
 
 class Route(NamedTuple):
@@ -149,14 +153,19 @@ class Router:
             head = read_head(frame, is_flexible)
         except MalformedMessage as error:
             raise CloseConnection(str(error)) from None
-        route = self._routes.get(head.api_key) or self._load(head.api_key)
+        route = self._routes.get(head.api_key)
+        if route is None:
+            if head.api_key not in APIS:
+                raise CloseConnection(f"API {head.api_key} is not supported", head.client_id)
+            route = self._load(head.api_key)
         api = route.api
         if not api.first <= head.version <= api.last and api.key != ApiKey.API_VERSIONS:
             raise CloseConnection(
-                f"{api.name} has versions {api.first} to {api.last} here, not {head.version}"
+                f"{api.name} has versions {api.first} to {api.last} here, not {head.version}",
+                head.client_id,
             )
         if len(frame) > PLAIN_REQUEST_BYTES_MAX and api.key != ApiKey.PRODUCE:
-            raise CloseConnection(f"a {api.name} request of {len(frame)} bytes")
+            raise CloseConnection(f"a {api.name} request of {len(frame)} bytes", head.client_id)
         return head, route
 
     def call(
@@ -205,9 +214,7 @@ class Router:
         return route.refuse(request, error)
 
     def _load(self, api_key: int) -> Route:
-        api = APIS.get(api_key)
-        if api is None:
-            raise CloseConnection(f"API {api_key} is not supported")
+        api = APIS[api_key]
         handler = importlib.import_module(f"ottla.broker.handlers.{api.module}")
         messages = importlib.import_module(f"ottla.wire.messages.{api.module}")
         route = Route(
