@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import subprocess
@@ -72,6 +73,22 @@ def test_a_health_port_that_was_asked_for_must_be_free(tmp_path: Path, taken: st
     assert f"http.listener={taken}" in said
     assert "taken by another process" in said
     assert "--http" in said
+
+
+def test_a_port_that_is_not_for_this_user_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests may run as root, who may take any."""
+
+    async def refused() -> None:
+        loop = asyncio.get_running_loop()
+
+        async def create_server(*_: object, **__: object) -> None:
+            raise PermissionError(errno.EACCES, "Permission denied")
+
+        monkeypatch.setattr(loop, "create_server", create_server)
+        await door(Address("127.0.0.1", 80), or_any_port=True).bind()
+
+    with pytest.raises(CannotStart, match="this user may not take that port; do that"):
+        asyncio.run(refused())
 
 
 @contextlib.contextmanager
