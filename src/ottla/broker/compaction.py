@@ -99,7 +99,7 @@ class _GivenUp(NamedTuple):
 
 
 class CompactionChore:
-    """`ratios` has the dirty share of each compacted log, as of the last round."""
+    """`ratios` has the dirty share of each compacted log, as of the last round that saw it."""
 
     name = "compaction"
 
@@ -172,6 +172,8 @@ class CompactionChore:
         for store, partitions in by_store.items():
             # New segments get their names on the loop, which must not wait for a disk.
             if not store.is_online or any(flusher.is_slow for flusher in store.flushers):
+                names = [partition.name for partition in partitions]
+                ratios |= {name: self.ratios[name] for name in names if name in self.ratios}
                 continue
             for look, state in await self._judge(store, partitions):
                 name = look.partition.name
