@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.wire.compression import Compression
+from ottla.wire.compression import Compression, compress
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic
 from ottla.wire.messages.list_offsets import (
     ListOffsetsPartition,
@@ -12,7 +12,16 @@ from ottla.wire.messages.list_offsets import (
     ListOffsetsTopic,
 )
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
-from ottla.wire.records import Record, decode_records, encode_batch, headers_in
+from ottla.wire.records import (
+    BATCH_HEADER_BYTES,
+    BATCH_OVERHEAD_BYTES,
+    Record,
+    decode_records,
+    encode_batch,
+    headers_in,
+    read_header,
+    seal_batch,
+)
 from raw_client import RawClient
 
 NOW_MS = 1_790_000_000_000
@@ -22,6 +31,24 @@ def batch(*values: bytes | None, key: bytes | None = b"k", **options: Any) -> by
     timestamp = options.pop("timestamp", NOW_MS)
     records = [Record(at, timestamp, key, value) for at, value in enumerate(values)]
     return encode_batch(records, **options)
+
+
+def forged(
+    body: bytes,
+    count: int,
+    compression: Compression = Compression.NONE,
+    *,
+    is_packed: Compression = Compression.NONE,
+) -> bytearray:
+    """An intact batch that says it holds so many records; `is_packed` lies about the codec too."""
+    packed = compress(compression, body)
+    header = read_header(batch(b""))._replace(
+        batch_length=BATCH_HEADER_BYTES - BATCH_OVERHEAD_BYTES + len(packed),
+        attributes=compression or is_packed,
+        last_offset_delta=count - 1,
+        count=count,
+    )
+    return seal_batch(header, packed)
 
 
 def produce(
@@ -91,6 +118,7 @@ __all__ = [
     "batch",
     "fetch",
     "fetch_request",
+    "forged",
     "list_offset",
     "produce",
     "produce_request",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -122,8 +123,16 @@ class CorruptBatch(OttlaError):
     """Bytes that are no intact record batch."""
 
 
+class TooLargeToOpen(CorruptBatch):
+    """A batch that becomes larger than anybody may need when it is opened."""
+
+
 class InvalidRecord(OttlaError):
-    """An intact batch that breaks a rule of its topic."""
+    """An intact batch that breaks a rule of its topic; where it is known, which records do."""
+
+    def __init__(self, message: str, records: Sequence[tuple[int, str]] = ()) -> None:
+        super().__init__(message)
+        self.records = records
 
 
 class UnsupportedMessageFormat(OttlaError):
@@ -240,6 +249,7 @@ class TransactionsNotSupported(OttlaError):
 CODES: Final[dict[type[BaseException], ErrorCode]] = {
     OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
     CorruptBatch: ErrorCode.CORRUPT_MESSAGE,
+    TooLargeToOpen: ErrorCode.MESSAGE_TOO_LARGE,
     InvalidRecord: ErrorCode.INVALID_RECORD,
     UnsupportedMessageFormat: ErrorCode.INVALID_RECORD,
     UnsupportedCompression: ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,

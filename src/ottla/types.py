@@ -21,6 +21,8 @@ METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_TOPIC_ID: Final = TopicId(bytes(15) + b"\x01")
 OFFSETS_TOPIC: Final = "__consumer_offsets"
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+# By this client id Kafka knows a tool of its own, which alone may write to internal topics.
+ADMIN_CLIENT_ID: Final = "__admin_client"
 
 
 class TopicPartition(NamedTuple):

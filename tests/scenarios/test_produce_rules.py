@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Iterator
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 
 from ottla.errors import ErrorCode
 from ottla.testing import Broker
@@ -15,7 +16,16 @@ from ottla.wire.compression import Compression
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.records import headers_in
 from raw_client import RawClient
-from records_kit import batch, fetch, list_offset, produce, produce_request, values_in
+from records_kit import (
+    NOW_MS,
+    batch,
+    fetch,
+    forged,
+    list_offset,
+    produce,
+    produce_request,
+    values_in,
+)
 
 
 @pytest.fixture
@@ -183,6 +193,121 @@ def test_compacted_topics_want_keys(client: RawClient, ottla_topic: str) -> None
     keyless = produce(client, ottla_topic, batch(b"a", key=None))
     assert keyless.error_code == ErrorCode.INVALID_RECORD
     assert produce(client, ottla_topic, batch(b"a", key=b"k")).error_code == 0
+
+
+@pytest.mark.ottla_topic(configs={"cleanup.policy": "compact"})
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"enable.idempotence": True}, {"compression.type": "lz4"}],
+    ids=["plain", "idempotent", "compressed"],
+)
+def test_librdkafka_tells_which_messages_had_no_key(
+    ottla_broker: Broker, ottla_topic: str, settings: dict[str, object]
+) -> None:
+    """As its own test 0011 has it: ten of a hundred fail, the others for being beside them."""
+    codes: dict[int, int] = {}
+    producer = Producer(
+        {"bootstrap.servers": ottla_broker.bootstrap, "linger.ms": 5000, **settings}
+    )
+    for number in range(100):
+        producer.produce(
+            ottla_topic,
+            value=b"v",
+            key=None if number % 10 == 0 else b"k",
+            partition=0,
+            on_delivery=lambda error, _, number=number: codes.update({number: error.code()}),
+        )
+    assert producer.flush(20) == 0
+    keyless = [number for number in range(100) if number % 10 == 0]
+    assert [n for n in codes if codes[n] == KafkaError.INVALID_RECORD] == keyless
+    others = {codes[number] for number in range(100) if number % 10}
+    assert others == {KafkaError._INVALID_DIFFERENT_RECORD}
+
+
+def _tiny(count: int, codec: Compression) -> bytearray:
+    """So many records of eight bytes each, with a key."""
+    return forged(b"\x0e\0\0\0\x02k\x01\0" * count, count, codec)
+
+
+@pytest.mark.ottla_topic(configs={"cleanup.policy": "compact"})
+def test_a_batch_that_grows_to_millions_of_records_is_not_opened(
+    client: RawClient, ottla_topic: str
+) -> None:
+    bomb = _tiny(5_000_000, Compression.ZSTD)
+    assert len(bomb) < 5000
+    answer = produce(client, ottla_topic, bomb)
+    assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert "5000000 records" in answer.error_message
+    assert produce(client, ottla_topic, batch(b"a")).base_offset == 0
+
+
+@pytest.mark.ottla_topic(configs={"cleanup.policy": "compact"})
+@pytest.mark.parametrize("codec", list(Compression))
+def test_large_batches_for_compacted_topics_keep_their_place(
+    client: RawClient, ottla_topic: str, codec: Compression
+) -> None:
+    large = _tiny(30_000, codec)
+    for data in (large, batch(b"a"), large, batch(b"b", compression=codec), batch(b"c")):
+        client.send(produce_request(ottla_topic, {0: data}), 12)
+    answers = [client.receive().responses[0].partition_responses[0] for _ in range(5)]
+    assert [(answer.error_code, answer.base_offset) for answer in answers] == [
+        (0, 0),
+        (0, 30_000),
+        (0, 30_001),
+        (0, 60_001),
+        (0, 60_002),
+    ]
+
+
+@pytest.mark.ottla_topic(configs={"cleanup.policy": "compact"})
+@pytest.mark.parametrize("acks", [0, -1])
+def test_a_large_batch_without_keys_is_refused_whole(
+    client: RawClient, ottla_topic: str, acks: int
+) -> None:
+    keyless = batch(*[b""] * 5_000, key=None)
+    request = produce_request(ottla_topic, {0: keyless}, acks=acks)
+    if acks == 0:
+        client.expect_no_reply(client.send(request, 12))
+        assert client.is_closed_by_peer()
+        return
+    answer = client.ask(request, 12).responses[0].partition_responses[0]
+    assert answer.error_code == ErrorCode.INVALID_RECORD
+    assert len(answer.record_errors) == 1_000
+    assert list_offset(client, ottla_topic, -1).offset == 0
+
+
+@pytest.mark.ottla_topic(configs={"compression.type": "gzip"})
+@pytest.mark.parametrize(
+    ("data", "code"),
+    [
+        (forged(b"not zstd", 1, is_packed=Compression.ZSTD), ErrorCode.INVALID_RECORD),
+        (forged(bytes(130 * 1024 * 1024), 1, Compression.ZSTD), ErrorCode.MESSAGE_TOO_LARGE),
+    ],
+    ids=["a lie", "too large"],
+)
+def test_what_cannot_be_compressed_anew_is_refused(
+    client: RawClient, ottla_topic: str, data: bytearray, code: ErrorCode
+) -> None:
+    assert produce(client, ottla_topic, data).error_code == code
+    assert produce(client, ottla_topic, batch(b"a")).base_offset == 0
+
+
+@pytest.mark.ottla_topic(configs={"compression.type": "uncompressed"})
+def test_a_batch_may_not_grow_past_the_limit_by_being_opened(
+    client: RawClient, ottla_topic: str
+) -> None:
+    answer = produce(client, ottla_topic, forged(bytes(20 * 1024 * 1024), 1, Compression.ZSTD))
+    assert answer.error_code == ErrorCode.MESSAGE_TOO_LARGE
+    assert produce(client, ottla_topic, batch(b"a")).base_offset == 0
+
+
+def test_a_look_up_by_time_is_bounded(client: RawClient, ottla_topic: str) -> None:
+    """Nobody has opened that batch when it was produced."""
+    assert produce(client, ottla_topic, batch(b"a", timestamp=NOW_MS - 1)).error_code == 0
+    assert produce(client, ottla_topic, _tiny(5_000_000, Compression.ZSTD)).base_offset == 1
+    for timestamp in (NOW_MS, -3):
+        found = list_offset(client, ottla_topic, timestamp)
+        assert (found.error_code, found.offset, found.timestamp) == (0, 1, NOW_MS)
 
 
 def test_ten_megabytes_pass_and_more_is_too_large(client: RawClient, ottla_topic: str) -> None:

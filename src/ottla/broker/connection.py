@@ -16,12 +16,11 @@ import logging
 import math
 import struct
 from collections import deque
-from collections.abc import Awaitable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.exchange import Exchange, RoutedExchange
-from ottla.broker.router import CloseConnection, Reply, Router
+from ottla.broker.router import CloseConnection, Later, Reply, Router
 from ottla.broker.waiting import Deferred
 from ottla.config.listeners import Address
 from ottla.wire.codec import NotEncodable
@@ -480,7 +479,7 @@ class Connection(asyncio.BufferedProtocol):
             self._is_waiting = True
             self._task = listener.loop.create_task(self._await(exchange, outcome))
 
-    async def _await(self, exchange: RoutedExchange, outcome: Awaitable[Reply]) -> None:
+    async def _await(self, exchange: RoutedExchange, outcome: Later) -> None:
         try:
             reply = await outcome
         except CloseConnection as error:
@@ -488,7 +487,14 @@ class Connection(asyncio.BufferedProtocol):
             return
         finally:
             self._task = None
-        self._done(exchange, reply)
+        if isinstance(reply, Deferred):
+            # A produce that took its time, and now has its place in the log: the next may begin.
+            exchange.deferred = reply
+            self._is_waiting = False
+            reply.when_resolved(lambda value: self._done(exchange, value))
+            self._work_off_backlog()
+        else:
+            self._done(exchange, reply)
 
     def _done(self, exchange: RoutedExchange, reply: Reply) -> None:
         exchange.reply = reply

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from ottla.broker.connection import Listener
 from ottla.broker.metrics import Metrics
 from ottla.broker.services import Services
+from ottla.types import METADATA_TOPIC, OFFSETS_TOPIC
 
 
 def register_gauges(metrics: Metrics, services: Services, listener: Listener) -> None:
@@ -27,6 +28,16 @@ def register_gauges(metrics: Metrics, services: Services, listener: Listener) ->
                 behind = max(0, partition.high_watermark.offset - offset)
                 yield (group, topic, str(index)), behind
 
+    def unreadable() -> Iterator[tuple[tuple[str, ...], int]]:
+        yield (METADATA_TOPIC,), services.controller.unreadable_records
+        yield (OFFSETS_TOPIC,), sum(each.unreadable_records for each in services.groups.shards())
+
+    metrics.gauge(
+        "ottla_unreadable_records",
+        "Records of internal topics that were passed over when these were read.",
+        unreadable,
+        ("topic",),
+    )
     metrics.gauge("ottla_log_size_bytes", "Bytes of log on disk.", log_bytes, ("topic",))
     metrics.gauge("ottla_log_segments", "Segment files.", segments, ("topic",))
     metrics.gauge(

@@ -29,6 +29,7 @@ from ottla.broker.gauges import register_gauges
 from ottla.broker.groups import GroupService
 from ottla.broker.metadata import BrokerConfigChanged, Change, MetadataCache
 from ottla.broker.metrics import LoopDelayProbe, Metrics
+from ottla.broker.opening import Opening
 from ottla.broker.partition import Partition
 from ottla.broker.partition_files import Home
 from ottla.broker.partitions import Partitions, log_config
@@ -264,6 +265,7 @@ class Broker:
             ),
             deadlines=deadlines,
             parking=Parking(self._loop, deadlines),
+            opening=Opening(),
             metrics=self._metrics,
         )
         services.groups.attach(services)
@@ -483,6 +485,7 @@ class Broker:
         self._services.groups.close()
         self._controller.close()
         self._services.deadlines.close()
+        self._services.opening.close()
         for task in tuple(self._telling):
             task.cancel()
         await asyncio.gather(*map(self._stop_flushers, self._stores))

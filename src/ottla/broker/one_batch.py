@@ -28,6 +28,7 @@ from ottla.wire.one_batch import (
     read_shape,
     records_in,
 )
+from ottla.wire.scanning import QUICK_RECORDS_MAX, records_to_scan
 from ottla.wire.schema import Buffer
 
 if TYPE_CHECKING:
@@ -143,6 +144,8 @@ class OneBatchProduces:
         partition = (partitions.of_topic(topic) or _NO_PARTITIONS).get(shape.index)
         records = records_in(frame, shape)
         if partition is None or records is None or partition.is_cold:
+            return False
+        if partition.is_compacted and records_to_scan(records) > QUICK_RECORDS_MAX:
             return False
         self.metrics.count += 1
         partition.metrics.produce_requests += 1

@@ -11,6 +11,7 @@ from concurrent.futures import Executor
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.opening import Opened, check_keys
 from ottla.broker.partition_files import Home, PartitionWrite
 from ottla.broker.waiting import PLENTY_BYTES, EndWaiters
 from ottla.config import TopicConfig
@@ -24,6 +25,7 @@ from ottla.errors import (
     OffsetOutOfRange,
     OttlaError,
     StorageFailed,
+    TooLargeToOpen,
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
@@ -33,15 +35,16 @@ from ottla.log.log import Appended, Log, LogPosition, SyncTicket
 from ottla.types import NO_EPOCH, TopicPartition
 from ottla.wire.compression import Compression
 from ottla.wire.records import (
+    BATCH_HEADER_BYTES,
     CONTROL_BIT,
     TRANSACTIONAL_BIT,
     BatchHeader,
     check_produced,
-    decode_records,
     read_header,
     recompress,
     stamp_append_time,
 )
+from ottla.wire.scanning import all_at_once
 from ottla.wire.schema import Buffer
 
 if TYPE_CHECKING:
@@ -78,7 +81,6 @@ class Partition:
         "_failed_bytes",
         "_failure",
         "_home",
-        "_is_compacted",
         "_is_queued",
         "_queued_bytes",
         "_when_written",
@@ -90,6 +92,7 @@ class Partition:
         "high_watermark",
         "index",
         "is_append_time",
+        "is_compacted",
         "is_offline",
         "is_retired",
         "is_synced_eagerly",
@@ -145,7 +148,7 @@ class Partition:
         """Takes new topic settings; what the hot path asks for is kept at hand."""
         self.config = config
         self.is_append_time = config.message_timestamp_type == "LogAppendTime"
-        self._is_compacted = "compact" in config.cleanup_policy
+        self.is_compacted = "compact" in config.cleanup_policy
         self._compression = (
             None
             if config.compression_type == "producer"
@@ -183,12 +186,30 @@ class Partition:
     def recompressed(self, records: Buffer) -> Buffer:
         """Blocking: the same batch under the topic's own codec."""
         header = check_produced(records)
-        if self._compression is None or header.compression == self._compression:
+        if (
+            self._compression is None
+            or header.compression == self._compression
+            or self.is_too_large(records)
+        ):
             return records
-        return recompress(records, self._compression)
+        try:
+            return recompress(
+                records, self._compression, self._batch_bytes_max - BATCH_HEADER_BYTES
+            )
+        except TooLargeToOpen:
+            raise
+        except CorruptBatch as error:
+            raise InvalidRecord(f"the records of the batch cannot be read: {error}") from None
 
-    def append(self, records: Buffer, now_ms: int) -> Appended:
-        """Takes one produced batch: checks, offsets, queue. It is written when the turn ends."""
+    def is_too_large(self, records: Buffer) -> bool:
+        """Whether it is refused for its size, so that nobody need look into it."""
+        return len(records) > self._batch_bytes_max
+
+    def append(self, records: Buffer, now_ms: int, opened: Opened | None = None) -> Appended:
+        """Takes one produced batch: checks, offsets, queue. It is written when the turn ends.
+
+        What is in it is looked at here, unless somebody has `opened` it because it holds much.
+        """
         view = memoryview(records)
         header = check_produced(view)
         if header.attributes & _REFUSED_BITS:
@@ -208,8 +229,11 @@ class Partition:
             or now_ms - header.base_timestamp > self._behind_ms_max
         ):
             self._refuse_timestamps(header, now_ms)
-        if self._is_compacted and any(record.key is None for record in decode_records(view)):
-            raise InvalidRecord(f"{self.name.topic} is compacted: every message needs a key")
+        if opened is not None:
+            if opened.refusal is not None:
+                raise opened.refusal
+        elif self.is_compacted:
+            all_at_once(check_keys(self.name.topic, view, header))
         return self.append_trusted(view, header, now_ms)
 
     def append_trusted(self, view: memoryview, header: BatchHeader, now_ms: int) -> Appended:

@@ -122,7 +122,7 @@ class Partitions:
         return self._topics.get(name)
 
     def is_ready_for(self, topic: str) -> bool:
-        """Whether batches can be appended as they come: the topic is here, with no codec to set."""
+        """Whether batches are appended as they come: the topic is here, not ours, with no codec."""
         return topic in self._as_they_come
 
     def by_topic(self) -> Mapping[str, Mapping[int, Partition]]:
@@ -336,7 +336,7 @@ class Partitions:
             self._note_codec(topic, partition)
 
     def _note_codec(self, topic: str, partition: Partition) -> None:
-        if partition.must_recompress:
+        if partition.must_recompress or topic in INTERNAL_TOPICS:
             self._as_they_come.discard(topic)
         else:
             self._as_they_come.add(topic)

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 Reply: TypeAlias = Message | None
-Outcome: TypeAlias = "Reply | Deferred[Any] | Awaitable[Reply]"
+Later: TypeAlias = "Awaitable[Reply | Deferred[Any]]"
+Outcome: TypeAlias = "Reply | Deferred[Any] | Later"
 
 
 class ApiKey(IntEnum):
@@ -199,7 +200,9 @@ class Router:
             return outcome
         return self._guarded(route, request, outcome)
 
-    async def _guarded(self, route: Route, request: Message, outcome: Awaitable[Reply]) -> Reply:
+    async def _guarded(
+        self, route: Route, request: Message, outcome: Later
+    ) -> Reply | Deferred[Any]:
         try:
             return await outcome
         except Exception as error:

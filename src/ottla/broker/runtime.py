@@ -4,7 +4,9 @@ One runtime serves one partition and one state machine. Records are folded at ap
 decision sees them; replies, also those of plain reads, wait until everything that was appended
 before them is committed. Who has waited too long for that is told so, and what was decided stands.
 A failed append rebuilds the machine from the log, and from a snapshot where the log no longer tells
-everything.
+everything. A record that the machine cannot read is reported and passed over; it keeps its place in
+the log, for a version that can. Bytes that the disk has changed are something else: they are not
+passed over, and the load is tried again.
 """
 
 from __future__ import annotations
@@ -20,13 +22,23 @@ from ottla.coordinators.machine import Decision, StateMachine, Ticket
 from ottla.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
+    CorruptBatch,
     OttlaError,
     RequestTimedOut,
     StorageFailed,
 )
 from ottla.ports import Clock
 from ottla.types import Now
-from ottla.wire.records import Record, decode_records, encode_batch, headers_in, read_header
+from ottla.wire.codec import MalformedMessage
+from ottla.wire.records import (
+    BatchHeader,
+    Record,
+    crc_matches,
+    decode_records,
+    encode_batch,
+    headers_in,
+    read_header,
+)
 from ottla.wire.schema import Buffer
 
 logger = logging.getLogger(__name__)
@@ -36,6 +48,8 @@ T = TypeVar("T")
 
 LOAD_CHUNK_BYTES: Final = 4 * 1024 * 1024
 LOAD_PAUSE_S: Final = 1.0
+# So many of the records that cannot be read are named, the others counted.
+UNREADABLE_NAMED_MAX: Final = 10
 
 
 class Held(NamedTuple):
@@ -78,8 +92,9 @@ class Runtime(Generic[S]):
         self._overdue: asyncio.TimerHandle | None = None
         self._newest_snapshot = newest_snapshot
         self._published_offset = 0
-        # What the last replay read behind its snapshot.
+        # What the last replay read behind its snapshot, and what it could not read.
         self.replayed_bytes = 0
+        self.unreadable_records = 0
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at_ms = 0
         self._loading: asyncio.Task[None] | None = None
@@ -246,6 +261,7 @@ class Runtime(Generic[S]):
     async def load(self) -> None:
         # After a failed write, what was written before it may still be on its way to the disk.
         await self.all_committed()
+        self.unreadable_records = 0
         offset = await self._load_snapshot()
         self.replayed_bytes = 0
         while offset < self.partition.high_watermark.offset:
@@ -256,6 +272,10 @@ class Runtime(Generic[S]):
             news = [record for record, at, _ in records if at >= self._published_offset]
             self._publish(max(end_offset, self._published_offset), news)
             offset = end_offset
+        if self.unreadable_records > UNREADABLE_NAMED_MAX:
+            logger.error(
+                "%s: %d records could not be read", self.partition.name, self.unreadable_records
+            )
         if self.partition.is_cold:
             await self.partition.warm_up()
         self.machine.loaded(self._clock.now())
@@ -301,12 +321,37 @@ class Runtime(Generic[S]):
         next_offset = offset
         for position, header in headers_in(data):
             if not header.is_control:
-                for record in decode_records(data, position):
-                    decoded = self.machine.decode(record.key, record.value)
-                    if decoded is not None and record.offset >= offset:
+                for record in self._records_in(data, position, header):
+                    if record.offset < offset:
+                        continue
+                    try:
+                        decoded = self.machine.decode(record.key, record.value)
+                    except (OttlaError, MalformedMessage) as error:
+                        self._pass_over(record.offset, 1, error)
+                        continue
+                    if decoded is not None:
                         found.append((decoded, record.offset, record.timestamp))
             next_offset = header.next_offset
         return next_offset, found
+
+    def _records_in(self, data: Buffer, position: int, header: BatchHeader) -> Sequence[Record]:
+        try:
+            return decode_records(data, position)
+        except CorruptBatch as error:
+            if not crc_matches(data, position, header):
+                raise
+            self._pass_over(header.base_offset, max(1, header.count), error)
+            return ()
+
+    def _pass_over(self, offset: int, count: int, error: Exception) -> None:
+        if self.unreadable_records < UNREADABLE_NAMED_MAX:
+            logger.error(
+                "%s: what is at offset %d cannot be read and is passed over: %s",
+                self.partition.name,
+                offset,
+                error,
+            )
+        self.unreadable_records += count
 
     # ---------------------------------------------------------------------------------- timers
 

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ottla.broker.groups import GroupService
     from ottla.broker.metadata import MetadataCache
     from ottla.broker.metrics import Metrics
+    from ottla.broker.opening import Opening
     from ottla.broker.partitions import Partitions
     from ottla.broker.retention import Shortener
     from ottla.broker.runtime import Runtime
@@ -50,4 +51,5 @@ class Services:
     fetch_sessions: FetchSessions
     deadlines: Deadlines
     parking: Parking
+    opening: Opening
     metrics: Metrics

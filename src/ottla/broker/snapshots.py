@@ -215,6 +215,9 @@ class MetadataSnapshots:
             logger.warning("no snapshot of the metadata before the stop: %s", error)
 
     async def _go_round(self, *, for_a_start: bool) -> None:
+        if self._controller.unreadable_records:
+            # What could not be read is in the log and would be in no snapshot.
+            return
         if not self._is_tidy:
             self._kept = await self._in_thread(self._tidied_up)
             self._is_tidy = True

@@ -33,6 +33,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 THREADS_PER_STORE: Final = 4
+LOOK_UPS_PER_STORE: Final = 2
 METADATA_PARTITION: Final = TopicPartition(METADATA_TOPIC, 0)
 # What a disk says that is going, gone, or turned read-only by a file system that has lost trust.
 _BROKEN: Final = frozenset(
@@ -73,6 +74,7 @@ class Store:
         self.total_bytes = self.usable_bytes = -1
         # Held while a checkpoint is written: two at once would write the same scratch file.
         self.saving = asyncio.Lock()
+        self._looking_up = asyncio.Semaphore(LOOK_UPS_PER_STORE)
         name = os.path.basename(data.path) or "data"
         self._threads = ThreadPoolExecutor(THREADS_PER_STORE, thread_name_prefix=f"io-{name}")
 
@@ -91,6 +93,11 @@ class Store:
     async def run(self, work: Callable[..., T], *arguments: Any) -> T:
         """Blocking work on this directory, in its own few threads."""
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+    async def look_up(self, work: Callable[..., T], *arguments: Any) -> T:
+        """As `run`, for what may wait long for its turn: some threads stay free for reads."""
+        async with self._looking_up:
+            return await self.run(work, *arguments)
 
     @property
     def threads(self) -> ThreadPoolExecutor:

@@ -7,8 +7,12 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
 
-from ottla.errors import RequestTimedOut, code_of
-from ottla.wire.messages.produce import PartitionProduceResponse, ProduceResponse
+from ottla.errors import InvalidRecord, RequestTimedOut, code_of
+from ottla.wire.messages.produce import (
+    BatchIndexAndErrorMessage,
+    PartitionProduceResponse,
+    ProduceResponse,
+)
 from ottla.wire.schema import Buffer
 
 if TYPE_CHECKING:
@@ -188,6 +192,8 @@ def refuse(item: PartitionProduceResponse, error: Exception) -> None:
     item.error_message = str(error)
     item.base_offset = -1
     item.log_append_time_ms = -1
+    if isinstance(error, InvalidRecord):
+        item.record_errors = [BatchIndexAndErrorMessage(*each) for each in error.records]
 
 
 class EndWaiters:

@@ -101,7 +101,7 @@ def _open_metadata(record: Record) -> dict[str, Any] | None:
 def _open_group_record(record: Record) -> dict[str, Any] | None:
     try:
         opened = group_records.decode_record(record.key, record.value)
-    except OttlaError as error:
+    except (OttlaError, MalformedMessage) as error:
         return {"unreadable": str(error)}
     if opened is None:
         return None

@@ -65,12 +65,12 @@ def encode_record(record: Record) -> tuple[bytes, bytes | None]:
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> Record | None:
-    """None for what is not ours to know: other kinds of keys, and bytes that are no record.
+    """None for what is not ours to know, which is other kinds of keys.
 
-    A value of a newer version is not passed over: that would forget what a newer broker wrote.
+    MalformedMessage for bytes that are no record, UnsupportedVersion for a value of a newer one.
     """
-    if key is None or len(key) < _VERSION.size:
-        return None
+    if key is None:
+        raise MalformedMessage("a group record without a key")
     try:
         (version,) = _VERSION.unpack_from(key)
         if version in OFFSET_KEY_VERSIONS:
@@ -80,10 +80,21 @@ def decode_record(key: bytes | None, value: bytes | None) -> Record | None:
         if version == GROUP_KEY_VERSION:
             name = decode(GroupMetadataKey, key, version, _VERSION.size).group
             metadata = None if value is None else _read_versioned(GroupMetadataValue, value)
+            if metadata is not None:
+                _check_members(metadata)
             return GroupRecord(name, metadata)
-    except (MalformedMessage, struct.error):
-        return None
+    except struct.error:
+        raise MalformedMessage("a group record ends before its version") from None
     return None
+
+
+def _check_members(metadata: GroupMetadataValue) -> None:
+    """Two of one name could not be told apart, nor removed one by one."""
+    ids = [member.member_id for member in metadata.members]
+    instances = [member.group_instance_id for member in metadata.members]
+    named = [instance for instance in instances if instance is not None]
+    if len({*ids}) < len(ids) or len({*named}) < len(named):
+        raise MalformedMessage("two members of a group have the same name")
 
 
 def _versioned(message: Message, version: int) -> bytes:

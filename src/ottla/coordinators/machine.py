@@ -45,7 +45,11 @@ class StateMachine(Protocol[R]):
         """The record's key and value; a value of None is a tombstone."""
 
     def decode(self, key: bytes | None, value: bytes | None) -> R | None:
-        """The record, or None for a kind that this version does not know, which is skipped."""
+        """The record, or None for a kind that this version does not know, which is skipped.
+
+        What it knows and cannot read it refuses, with OttlaError or MalformedMessage: that is
+        reported, and then skipped as well.
+        """
 
     def apply(self, record: R, wall_ms: int) -> None:
         """Folds one record into the state: at append, and at replay."""

@@ -141,7 +141,11 @@ class Compaction:
             self._mapped_transactions().lets_go(header, batch) or header.is_control
         ):
             return True
-        keys, deltas = keys_and_deltas(batch, header)
+        try:
+            keys, deltas = keys_and_deltas(batch, header)
+        except CorruptBatch:
+            # Its CRC is right: it was written so, nobody can read it, and it stays as it is.
+            return True
         base_offset = header.base_offset
         offsets = [base_offset + delta for delta in deltas]
         return self._map.put_all(keys, offsets, self._job.first_dirty)
@@ -237,7 +241,11 @@ class Compaction:
                 output.replace(header, with_records(header, data, kept, self._horizon_ms()))
                 return
         elif not can_go:
-            data, records = outlines(batch, header)
+            try:
+                data, records = outlines(batch, header)
+            except CorruptBatch:
+                output.keep(header, batch)
+                return
             kept = self._kept(header, records, is_overdue=is_overdue)
             needs_horizon = horizon_ms is None and not all(record[7] for record in kept)
             if kept:

@@ -23,6 +23,7 @@ from ottla.log.handles import Handles, NotCached
 from ottla.log.index import Indexes
 from ottla.log.listing import Loaded, Site, producers_at
 from ottla.log.loading import load, needed_from
+from ottla.log.lookup import GoThrough, Moment
 from ottla.log.producer_state import ProducerState
 from ottla.log.progress import Progress
 from ottla.log.reading import Nonsense, Reader
@@ -34,6 +35,7 @@ from ottla.log.values import Appended, LogConfig, LogPosition, SyncTicket
 from ottla.log.writing import Mark, Probing, Roll, Writing, go_back, remove_traces
 from ottla.ports import Disk
 from ottla.wire.records import APPEND_TIME_BIT, BatchHeader, stamp
+from ottla.wire.scanning import all_at_once
 from ottla.wire.schema import Buffer
 
 # Half the price of calling the class, and this is the path of every batch.
@@ -436,13 +438,15 @@ class Log:
             f"offset {offset} is not in [{self.start_offset}, {limit.offset}] of {self.directory}"
         )
 
-    def first_at_or_after(self, timestamp_ms: int, limit: LogPosition) -> lookup.Moment | None:
+    def first_at_or_after(
+        self, timestamp_ms: int, limit: LogPosition, go_through: GoThrough = all_at_once
+    ) -> Moment | None:
         """Blocking. (offset, timestamp, leader epoch) of the first record that is not older."""
-        return lookup.first_at_or_after(self, self._handles, timestamp_ms, limit)
+        return lookup.first_at_or_after(self, self._handles, timestamp_ms, limit, go_through)
 
-    def max_timestamp(self, limit: LogPosition) -> lookup.Moment | None:
+    def max_timestamp(self, limit: LogPosition, go: GoThrough = all_at_once) -> Moment | None:
         """Blocking. (offset, timestamp, leader epoch) of the first of the youngest records."""
-        return lookup.max_timestamp(self, self._handles, limit)
+        return lookup.max_timestamp(self, self._handles, limit, go)
 
     # ---------------------------------------------------------------------- epochs and producers
 

@@ -1,20 +1,28 @@
-"""Finding records by their time: the one thing for which a log opens batches."""
+"""Finding records by their time: the one thing for which a log opens batches.
+
+It does so in steps, and whoever asks goes through them. A batch that cannot be opened, because it
+is too large or lies about what it holds, stands as a whole for its records: a reader who begins at
+its first offset misses nothing.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, TypeAlias
 
-from ottla.errors import StorageFailed
+from ottla.errors import CorruptBatch, StorageFailed
 from ottla.log.corruption import Corruption
 from ottla.log.handles import Handles
 from ottla.log.reading import segment_at
 from ottla.log.scan import batches
 from ottla.log.segment import Segment
 from ottla.log.values import NO_TIMESTAMP, LogPosition
-from ottla.wire.records import decode_records
+from ottla.wire.records import BatchHeader, crc_matches
+from ottla.wire.scanning import Steps, all_at_once, first_since
+from ottla.wire.schema import Buffer
 
 Moment = tuple[int, int, int]
+GoThrough: TypeAlias = Callable[[Steps[tuple[int, int] | None]], tuple[int, int] | None]
 
 
 class Source(Protocol):
@@ -28,7 +36,11 @@ class Source(Protocol):
 
 
 def first_at_or_after(
-    log: Source, handles: Handles, timestamp: int, limit: LogPosition
+    log: Source,
+    handles: Handles,
+    timestamp: int,
+    limit: LogPosition,
+    go_through: GoThrough = all_at_once,
 ) -> Moment | None:
     """Blocking. (offset, timestamp, leader epoch) of the first record that is not older."""
     whole = limit
@@ -36,18 +48,25 @@ def first_at_or_after(
         limit = log.corruption.limit_for(log.start_offset, log.segments, limit)
     found = _steadily(
         log,
-        lambda segments: _first_in(segments, handles, timestamp, log.start_offset, limit),
+        lambda segments: _first_in(
+            segments, handles, timestamp, log.start_offset, limit, go_through
+        ),
     )
     if found is None and limit != whole:
         raise StorageFailed(f"damaged: {log.corruption}")
     return found
 
 
-def max_timestamp(log: Source, handles: Handles, limit: LogPosition) -> Moment | None:
+def max_timestamp(
+    log: Source, handles: Handles, limit: LogPosition, go_through: GoThrough = all_at_once
+) -> Moment | None:
     """Blocking. (offset, timestamp, leader epoch) of the first of the youngest records."""
     if log.corruption is not None and log.start_offset < log.corruption.until:
         raise StorageFailed(f"damaged: {log.corruption}")
-    return _steadily(log, lambda segments: _youngest_in(segments, handles, log.start_offset, limit))
+    return _steadily(
+        log,
+        lambda segments: _youngest_in(segments, handles, log.start_offset, limit, go_through),
+    )
 
 
 def _steadily(log: Source, look: Callable[[Sequence[Segment]], Moment | None]) -> Moment | None:
@@ -67,6 +86,7 @@ def _first_in(
     timestamp: int,
     start_offset: int,
     limit: LogPosition,
+    go_through: GoThrough,
 ) -> Moment | None:
     for segment in segments:
         if segment.base_offset > limit.segment_base:
@@ -80,14 +100,30 @@ def _first_in(
             if header.max_timestamp < timestamp or header.last_offset < start_offset:
                 continue
             data = handles.read(segment.handle, header.size, at, cached_only=False)
-            for record in decode_records(data):
-                if record.timestamp >= timestamp and record.offset >= start_offset:
-                    return record.offset, record.timestamp, header.leader_epoch
+            found = _first_in_batch(data, header, timestamp, start_offset, go_through)
+            if found is not None:
+                return found
     return None
 
 
+def _first_in_batch(
+    batch: Buffer, header: BatchHeader, timestamp: int, start_offset: int, go_through: GoThrough
+) -> Moment | None:
+    if not crc_matches(batch, 0, header):
+        raise CorruptBatch(f"no intact batch at offset {header.base_offset}")
+    try:
+        found = go_through(first_since(batch, header, timestamp, start_offset))
+    except CorruptBatch:
+        found = max(header.base_offset, start_offset), header.max_timestamp
+    return None if found is None else (*found, header.leader_epoch)
+
+
 def _youngest_in(
-    segments: Sequence[Segment], handles: Handles, start_offset: int, limit: LogPosition
+    segments: Sequence[Segment],
+    handles: Handles,
+    start_offset: int,
+    limit: LogPosition,
+    go_through: GoThrough,
 ) -> Moment | None:
     largest, at_offset = NO_TIMESTAMP, -1
     for segment in segments:
@@ -104,10 +140,7 @@ def _youngest_in(
     for at, header, _ in batches(read, position, _end(segment, limit)):
         if header.last_offset >= at_offset:
             data = handles.read(segment.handle, header.size, at, cached_only=False)
-            for record in decode_records(data):
-                if record.timestamp == largest:
-                    return record.offset, record.timestamp, header.leader_epoch
-            break
+            return _first_in_batch(data, header, largest, header.base_offset, go_through)
     return None
 
 

@@ -33,7 +33,7 @@ from ottla.errors import (
 )
 from ottla.wire.checksum import crc32c
 from ottla.wire.codec import write_uvarint
-from ottla.wire.compression import Compression, compress, decompress
+from ottla.wire.compression import Compression, compress, decompress, give_back
 from ottla.wire.schema import Buffer
 
 MAGIC: Final = 2
@@ -295,12 +295,19 @@ def encode_batch(
     return seal_batch(header, body)
 
 
-def recompress(buf: Buffer, compression: Compression) -> bytearray:
-    """The same records under another codec; of the header, only what that changes is changed."""
+def recompress(buf: Buffer, compression: Compression, bytes_max: int) -> bytearray:
+    """The same records under another codec; of the header, only what that changes is changed.
+
+    MessageTooLarge when the records then take more than `bytes_max`.
+    """
     header = read_header(buf)
     if not crc_matches(buf, 0, header):
         raise CorruptBatch("no intact batch to compress")
-    body = compress(compression, open_records(buf, 0, header))
+    opened = open_records(buf, 0, header)
+    try:
+        body = compress(compression, opened, bytes_max)
+    finally:
+        give_back(opened)
     changed = header._replace(
         batch_length=_BATCH_LENGTH_MIN + len(body),
         attributes=header.attributes & ~COMPRESSION_MASK | compression,

@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from ottla.broker.connection import Connection, Limits, Listener, Outbox
 from ottla.broker.flusher import Flusher
 from ottla.broker.metrics import Metrics
+from ottla.broker.opening import Opened, Opening
 from ottla.broker.partition import Partition
 from ottla.broker.partition_files import Home
 from ottla.broker.router import ApiKey, Router
@@ -31,6 +32,8 @@ from ottla.types import TopicPartition
 from ottla.wire.codec import encode
 from ottla.wire.compression import Compression
 from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.wire.scanning import QUICK_RECORDS_MAX
+from ottla.wire.schema import Buffer
 from records_kit import NOW_MS, batch
 
 TOPICS = {
@@ -72,6 +75,7 @@ class Wire(asyncio.Transport):
     def writelines(self, list_of_data: Any) -> None:
         for data in list_of_data:
             self.sent += data
+        self.has_sent.set()
 
     def pause_reading(self) -> None:
         pass
@@ -87,6 +91,13 @@ class LaggingFlusher(Flusher):
     """Behind when a test says so: megabytes would take long."""
 
     is_far_behind = False
+
+
+class OpeningHere(Opening):
+    """Without a thread, so that both brokers get as far in a turn."""
+
+    async def check_keys(self, batches: Sequence[tuple[str, Buffer]]) -> list[Opened]:
+        return self._check_all(batches)
 
 
 class SomePartitions:
@@ -127,7 +138,9 @@ def a_partition(
 class Node:
     """Connections, router and produce handler of a broker, on a disk in memory."""
 
-    def __init__(self, *, is_short: bool, disk: MemoryDisk | None = None) -> None:
+    def __init__(
+        self, *, is_short: bool, disk: MemoryDisk | None = None, opening: Opening | None = None
+    ) -> None:
         loop = asyncio.get_running_loop()
         self.disk = disk or MemoryDisk()
         self.metrics = Metrics()
@@ -136,6 +149,7 @@ class Node:
         self.flusher.start()
         self.partitions = SomePartitions(self.flusher, self.disk, self.metrics)
         self.deadlines = Deadlines(loop)
+        self.opening = opening or OpeningHere(lambda: None)
         config = BrokerConfig.parse({"auto.create.topics.enable": "false"})
         services = SimpleNamespace(
             clock=SimpleNamespace(wall_ms=lambda: NOW_MS),
@@ -143,6 +157,7 @@ class Node:
             deadlines=self.deadlines,
             loop=loop,
             metrics=self.metrics,
+            opening=self.opening,
             partitions=self.partitions,
         )
         router = Router(cast(Services, services))
@@ -199,6 +214,7 @@ class Node:
 
     async def stop(self) -> None:
         self.deadlines.close()
+        self.opening.close()
         self.disk.heal()
         await self.flusher.stop()
 
@@ -283,6 +299,8 @@ batches = st.one_of(
     st.just(batch(b"a")),
     st.just(batch(b"a", b"b", key=None)),
     st.just(batch(b"x" * 20_000)),
+    st.just(batch(*[b""] * (QUICK_RECORDS_MAX + 1))),
+    st.just(batch(*[b""] * (QUICK_RECORDS_MAX + 1), key=None)),
     st.builds(batch, st.binary(max_size=20), compression=st.sampled_from(Compression)),
     st.builds(batch, st.just(b"old"), timestamp=st.sampled_from([-1, 5, NOW_MS - 5000, NOW_MS])),
     st.builds(
@@ -456,6 +474,11 @@ def test_what_has_to_be_explained_goes_the_general_way() -> None:
         Framed(usual, 8, tail=b"\0"),
     ]
     assert ways_of(*explained) == [False] * len(explained)
+    keyed = [
+        Framed(a_produce(batch(*[b""] * count, compression=codec), "keyed"), 12)
+        for count, codec in ((1, 0), (QUICK_RECORDS_MAX, 0), (QUICK_RECORDS_MAX + 1, 0), (1, 4))
+    ]
+    assert ways_of(*keyed) == [True, True, False, False]
     for mangle in at_its_end:
         assert ways_of(Framed(usual, 12), Framed(usual, 12, mangle=mangle)) == [True, False]
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.runtime import UNREADABLE_NAMED_MAX
 from ottla.broker.snapshots import (
     REPLAYED_BYTES_MIN,
     Growth,
@@ -24,6 +25,9 @@ from ottla.config import BrokerConfig
 from ottla.errors import CannotStart, StorageFailed
 from ottla.log.checkpoints import read_offsets
 from ottla.testing.disks import MemoryDisk
+from ottla.wire.compression import Compression
+from ottla.wire.records import Record, encode_batch, read_header
+from records_kit import forged
 from unit.broker.metadata_node import DIRECTORY, NAME, NOW_MS, STARTS, Node, live, new_disk
 
 DAY_MS = 86_400_000
@@ -351,6 +355,62 @@ def test_a_damaged_log_is_refused_and_left_alone(kind):
             await again.start(epoch=2)
         assert DIRECTORY in str(refused.value)
         assert disk.read_file(path) == before
+
+    live(story)
+
+
+UNREADABLE = [
+    encode_batch([Record(0, NOW_MS, None, b"\x09\x02\x00 a frame of tomorrow")]),
+    encode_batch([Record(0, NOW_MS, None, b"\x01\x02\x63 a version of tomorrow")]),
+    encode_batch([Record(0, NOW_MS, None, b"\x01"), Record(1, NOW_MS, None, b"")]),
+    forged(b"no frame of zstd", 2, is_packed=Compression.ZSTD),
+]
+
+
+@pytest.mark.parametrize("data", UNREADABLE, ids=["frame", "version", "cut off", "codec"])
+def test_what_cannot_be_read_is_passed_over_and_kept(data, caplog):
+    async def story():
+        disk = new_disk()
+        node = Node(disk, EAGER, clean=True)
+        await node.start()
+        await node.register()
+        await node.create("a")
+        offset = node.partition.log.end_offset
+        view = memoryview(bytearray(data))
+        node.partition.append_trusted(view, read_header(view), NOW_MS)
+        await node.create("b")
+        node.stop()
+        for epoch in (2, 3):
+            again = Node(disk, EAGER, clean=True)
+            await again.start(epoch)
+            assert again.cache.image == again.controller.machine.image == node.acknowledged
+            assert again.controller.unreadable_records == read_header(data).count
+            told = f"{NAME}: what is at offset {offset} cannot be read and is passed over"
+            assert caplog.text.count(told) == epoch - 1
+            # A snapshot would leave it out, and the log be cut behind it.
+            await again.snapshots.run()
+            await again.snapshots.finish()
+            assert not again.checkpoints()
+            assert again.partition.log.start_offset == 0
+            again.stop()
+
+    live(story)
+
+
+def test_only_the_first_that_cannot_be_read_are_named(caplog):
+    async def story():
+        disk = new_disk()
+        node = Node(disk, EAGER, clean=True)
+        await node.start()
+        view = memoryview(encode_batch([Record(at, NOW_MS, None, b"\x63") for at in range(50)]))
+        node.partition.append_trusted(view, read_header(view), NOW_MS)
+        await node.controller.all_committed()
+        node.stop()
+        again = Node(disk, EAGER, clean=True)
+        await again.start(epoch=2)
+        assert caplog.text.count("is passed over") == UNREADABLE_NAMED_MAX
+        assert caplog.text.count("50 records could not be read") == 1
+        again.stop()
 
     live(story)
 

@@ -12,7 +12,7 @@ from ottla.coordinators.group_records import (
 )
 from ottla.coordinators.group_states import GroupState
 from ottla.errors import ErrorCode, UnsupportedVersion
-from ottla.wire.codec import encode
+from ottla.wire.codec import MalformedMessage, encode
 from ottla.wire.messages.group_records import (
     GroupMetadataValue,
     MemberMetadata,
@@ -175,18 +175,36 @@ def test_records_of_older_brokers_are_read():
         assert record.value.offset == 7
 
 
-@pytest.mark.parametrize(
-    "key",
-    [None, b"", b"\x00", b"\x00\x03\x00\x01g", b"\x00\x63", b"\x00\x01\xff", b"\x00\x02\x00\x09g"],
-    ids=repr,
-)
+@pytest.mark.parametrize("key", [b"\x00\x03\x00\x01g", b"\x00\x63"], ids=repr)
 def test_what_is_not_ours_is_skipped(key):
     assert decode_record(key, b"anything") is None
 
 
-def test_a_value_that_is_no_record_is_skipped_but_a_newer_one_is_not_ignored():
+@pytest.mark.parametrize(
+    "key", [None, b"", b"\x00", b"\x00\x01\xff", b"\x00\x02\x00\x09g"], ids=repr
+)
+def test_a_key_that_is_none_is_refused(key):
+    with pytest.raises(MalformedMessage):
+        decode_record(key, b"anything")
+
+
+def test_a_value_that_is_no_record_is_refused_as_is_a_newer_one():
     key, _ = encode_record(GroupRecord("g", None))
-    assert decode_record(key, b"\x00\x03\xff") is None
-    assert decode_record(key, b"") is None
+    for value in (b"\x00\x03\xff", b""):
+        with pytest.raises(MalformedMessage):
+            decode_record(key, value)
     with pytest.raises(UnsupportedVersion):
         decode_record(key, b"\x00\x63")
+
+
+@pytest.mark.parametrize("names", [("a", "a", None, None), ("a", "b", "i", "i")], ids=repr)
+def test_members_that_cannot_be_told_apart_are_refused(names):
+    """Nobody could be removed from such a group without breaking it."""
+    ids, instances = names[:2], names[2:]
+    members = [
+        MemberMetadata(member_id=id, group_instance_id=instance)
+        for id, instance in zip(ids, instances, strict=True)
+    ]
+    key, value = encode_record(GroupRecord("g", GroupMetadataValue(members=members)))
+    with pytest.raises(MalformedMessage):
+        decode_record(key, value)

@@ -10,7 +10,8 @@ from ottla.log.handles import Handles
 from ottla.log.log import Log, LogConfig
 from ottla.testing.disks import MemoryDisk
 from ottla.wire.compression import Compression
-from ottla.wire.records import BatchHeader, headers_in
+from ottla.wire.records import BatchHeader, headers_in, read_header
+from records_kit import forged
 from unit.log.compaction_kit import (
     DELETE_RETENTION_MS,
     SMALL_MAP_BYTES,
@@ -298,6 +299,30 @@ def test_damage_is_not_carried_into_a_new_segment(
     file.write([b"\xff"], log.segments[0].size - 2)
     with pytest.raises(CorruptBatch, match="a wrong CRC at position"):
         compact(log, disk, handles)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        forged(b"no frame of zstd", 2, is_packed=Compression.ZSTD),
+        forged(b"\xff" * 20, 2),
+    ],
+    ids=["codec", "records"],
+)
+def test_a_batch_that_nobody_can_read_stays_as_it_is(
+    log: Log, disk: MemoryDisk, handles: Handles, data: bytearray
+) -> None:
+    """Its CRC is right: it was written so, and what lies around it is compacted all the same."""
+    put(log, [(b"a", b"1"), (b"b", b"1")])
+    append(log, bytearray(data))
+    put(log, [(b"a", b"2")])
+    roll(log, disk)
+    compact(log, disk, handles)
+    (first, kept_as_is, last) = stored(log, disk)
+    assert (first.base_offset, first.count) == (0, 1)
+    assert (kept_as_is.base_offset, kept_as_is.size) == (2, len(data))
+    assert (kept_as_is.crc, kept_as_is.count) == (read_header(data).crc, 2)
+    assert (last.base_offset, last.count) == (4, 1)
 
 
 def test_a_reader_of_old_segments_never_meets_new_bytes(

@@ -7,7 +7,8 @@ import pytest
 from ottla.log.log import Log, LogConfig
 from ottla.testing.disks import MemoryDisk
 from ottla.wire.compression import Compression
-from ottla.wire.records import stamp_append_time
+from ottla.wire.records import read_header, seal_batch, stamp_append_time
+from ottla.wire.scanning import OPENED_RECORDS_MAX, STEP_RECORDS, Steps
 from unit.log.house import append, append_many, make_batch, open_log, sync
 
 FINE = LogConfig(segment_bytes=800, index_interval_bytes=50)
@@ -132,3 +133,48 @@ def test_empty_log_has_no_times(disk: MemoryDisk) -> None:
     log = open_log(disk)
     assert log.first_at_or_after(0, log.written) is None
     assert log.max_timestamp(log.written) is None
+
+
+@pytest.mark.parametrize("is_lie", [False, True], ids=["too large", "a lie"])
+def test_a_batch_that_cannot_be_opened_stands_as_a_whole_for_its_records(
+    disk: MemoryDisk, is_lie: bool
+) -> None:
+    log = open_log(disk)
+    append(log, make_batch(timestamps=[10]))
+    batch = make_batch(2, timestamps=[20, 30])
+    count = 3 if is_lie else OPENED_RECORDS_MAX + 1
+    header = read_header(batch)._replace(count=count, last_offset_delta=count - 1)
+    if is_lie:
+        header = header._replace(batch_length=49 + 9)
+    append(log, seal_batch(header, b"\xff" * 9 if is_lie else batch[61:]), epoch=4)
+    append(log, make_batch(timestamps=[25]), epoch=5)
+    log.write()
+    assert log.first_at_or_after(25, log.written) == (1, 30, 4)
+    assert log.max_timestamp(log.written) == (1, 30, 4)
+    assert log.first_at_or_after(10, log.written) == (0, 10, 0)
+
+
+def test_who_asks_goes_through_the_steps(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    append(log, make_batch(3 * STEP_RECORDS, timestamps=range(3 * STEP_RECORDS)))
+    log.write()
+    counts = []
+
+    def count_steps(steps: Steps[tuple[int, int] | None]) -> tuple[int, int] | None:
+        def counted() -> Steps[tuple[int, int] | None]:
+            counts.append(0)
+            found = yield from steps
+            return found
+
+        searching = counted()
+        while True:
+            try:
+                next(searching)
+            except StopIteration as end:
+                return end.value
+            counts[-1] += 1
+
+    last = 3 * STEP_RECORDS - 1
+    assert log.first_at_or_after(last, log.written, count_steps) == (last, last, 0)
+    assert log.max_timestamp(log.written, count_steps) == (last, last, 0)
+    assert counts == [2, 2]

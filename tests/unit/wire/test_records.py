@@ -34,6 +34,7 @@ from ottla.wire.records import (
 )
 
 NOW_MS = 1_700_000_000_000
+MIB = 1024 * 1024
 ALL_CODECS = pytest.mark.parametrize("codec", Compression, ids=lambda codec: codec.name)
 
 
@@ -321,7 +322,7 @@ def test_header_names_that_are_not_utf_8_keep_their_bytes():
 def test_recompression_changes_the_codec_and_nothing_else(codec, target):
     options = {"base_offset": 0, "leader_epoch": 3, "producer_id": 8, "is_transactional": True}
     batch = batch_of(b"a" * 500, b"b" * 500, compression=codec, **options)
-    again = recompress(batch, target)
+    again = recompress(batch, target, MIB)
     header = check_produced(again)
     assert decode_records(again) == decode_records(batch)
     assert header == read_header(batch)._replace(
@@ -388,7 +389,7 @@ def test_records_of_a_damaged_batch_are_not_opened():
     with pytest.raises(CorruptBatch):
         decode_records(batch)
     with pytest.raises(CorruptBatch):
-        recompress(batch, Compression.ZSTD)
+        recompress(batch, Compression.ZSTD, MIB)
     with pytest.raises(CorruptBatch):
         decode_records(with_field(batch_of(b"value"), ">h", 21, 6))
     with pytest.raises(CorruptBatch):

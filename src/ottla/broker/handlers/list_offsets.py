@@ -12,7 +12,6 @@ from typing import Final, TypeAlias
 
 from ottla.broker.partition import Partition
 from ottla.broker.services import RequestContext, Services
-from ottla.broker.stores import Store
 from ottla.broker.waiting import settle_ends
 from ottla.errors import OttlaError, code_of
 from ottla.wire.messages.list_offsets import (
@@ -75,7 +74,7 @@ async def _answer_later(
             if asked.timestamp == LATEST:
                 _tell_ends(partition, asked, answer)
             else:
-                await _look_up(services.partitions.stores.of(partition), partition, asked, answer)
+                await _look_up(services, partition, asked, answer)
         except (OttlaError, OSError) as error:
             answer.error_code = code_of(error)
     return response
@@ -99,15 +98,16 @@ def _tell_ends(
 
 
 async def _look_up(
-    store: Store,
+    services: Services,
     partition: Partition,
     asked: ListOffsetsPartition,
     answer: ListOffsetsPartitionResponse,
 ) -> None:
     log, limit = partition.log, partition.high_watermark
+    store, go_through = services.partitions.stores.of(partition), services.opening.go_through
     if asked.timestamp == MAX_TIMESTAMP:
-        found = await store.run(log.max_timestamp, limit)
+        found = await store.look_up(log.max_timestamp, limit, go_through)
     else:
-        found = await store.run(log.first_at_or_after, asked.timestamp, limit)
+        found = await store.look_up(log.first_at_or_after, asked.timestamp, limit, go_through)
     if found is not None:
         answer.offset, answer.timestamp, answer.leader_epoch = found

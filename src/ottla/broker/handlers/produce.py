@@ -1,15 +1,20 @@
 """Produce, versions 3 to 12.
 
 Versions 0 to 2 are advertised, as Kafka does, because librdkafka compresses only where they are,
-but they are answered with UNSUPPORTED_VERSION. Left out: transactions, and the leader hints of
-KIP-951 beyond this node.
+but they are answered with UNSUPPORTED_VERSION. Where messages without a key keep a batch out of a
+compacted topic, the reply names them (KIP-467), at most a thousand of a batch. Internal topics are
+refused, except to the client id `__admin_client`, as in Kafka. Left out: transactions, and the
+leader hints of KIP-951 beyond this node.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Collection
+from collections.abc import Awaitable, Collection, Iterator, Mapping
+from contextlib import suppress
+from typing import Final, TypeAlias
 
+from ottla.broker.opening import Opened
 from ottla.broker.partition import Partition
 from ottla.broker.services import RequestContext, Services
 from ottla.broker.topic_creation import ensure_topic
@@ -19,6 +24,7 @@ from ottla.errors import (
     InvalidRecord,
     InvalidRequest,
     InvalidRequiredAcks,
+    InvalidTopicName,
     OttlaError,
     RequestTimedOut,
     TransactionsNotSupported,
@@ -26,45 +32,68 @@ from ottla.errors import (
     UnsupportedCompression,
     UnsupportedVersion,
 )
+from ottla.types import ADMIN_CLIENT_ID, INTERNAL_TOPICS, METADATA_TOPIC
 from ottla.wire.compression import Compression
 from ottla.wire.messages.produce import (
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
     ProduceResponse,
-    TopicProduceData,
     TopicProduceResponse,
 )
 from ottla.wire.records import read_header
+from ottla.wire.scanning import KEYLESS_NAMED_MAX, QUICK_RECORDS_MAX, records_to_scan
 from ottla.wire.schema import Buffer
 
 FIRST_VERSION = 3
 ZSTD_VERSION = 7
 ACKS_NONE, ACKS_LEADER, ACKS_ALL = 0, 1, -1
+# In one reply; they are written on the loop.
+RECORD_ERRORS_MAX: Final = 2 * KEYLESS_NAMED_MAX
+NONE_OPENED: Final[Mapping[int, Opened]] = {}
+
+
+Outcome: TypeAlias = Deferred[ProduceResponse] | ProduceResponse | None
 
 
 def handle(
     services: Services, context: RequestContext, request: ProduceRequest
-) -> Deferred[ProduceResponse] | ProduceResponse | Awaitable[ProduceResponse | None] | None:
+) -> Outcome | Awaitable[Outcome]:
     refusal = _refusal(context, request)
     if refusal is not None:
         if request.acks == ACKS_NONE:
             raise refusal
         return _refuse_all(request, refusal)
-    for topic in request.topic_data:
-        if not services.partitions.is_ready_for(topic.name) or _is_cold(services, topic):
-            return services.loop.create_task(_prepare_and_append(services, context, request))
+    if _takes_time(services, request):
+        return services.loop.create_task(_prepare_and_append(services, context, request))
     return _append(services, context, request)
 
 
-def _is_cold(services: Services, topic: TopicProduceData) -> bool:
-    """Whether a partition has not been appended to since the start: the disk comes first."""
-    partitions = services.partitions.of_topic(topic.name) or {}
-    for data in topic.partition_data:
-        partition = partitions.get(data.index)
-        if partition is not None and partition.is_cold:
+def _takes_time(services: Services, request: ProduceRequest) -> bool:
+    """Whether something comes before the append: a topic, a disk, a codec, or many keys."""
+    to_scan = 0
+    for topic in request.topic_data:
+        if not services.partitions.is_ready_for(topic.name):
             return True
+        partitions = services.partitions.of_topic(topic.name) or {}
+        for data in topic.partition_data:
+            partition = partitions.get(data.index)
+            if partition is None:
+                continue
+            if partition.is_cold:
+                return True
+            if partition.is_compacted and data.records is not None:
+                to_scan += records_to_scan(data.records)
+                if to_scan > QUICK_RECORDS_MAX:
+                    return True
     return False
+
+
+def _is_closed_to(context: RequestContext, topic: str) -> bool:
+    """Internal topics are for the broker, and as in Kafka for who is called as its admin tool."""
+    if topic == METADATA_TOPIC:
+        return True
+    return topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID
 
 
 def _refusal(context: RequestContext, request: ProduceRequest) -> OttlaError | None:
@@ -89,20 +118,17 @@ def _refuse_all(request: ProduceRequest, error: OttlaError) -> ProduceResponse:
 
 async def _prepare_and_append(
     services: Services, context: RequestContext, request: ProduceRequest
-) -> ProduceResponse | None:
-    """First creates topics, reads indexes, or compresses batches anew, which takes its time."""
+) -> Outcome:
+    """First creates topics, reads indexes, or opens batches, which takes its time.
+
+    The connection's next request waits until this one has its place in the log, and no longer.
+    """
     late: set[Partition] = set()
+    opened: dict[int, Opened] = {}
     for topic in request.topic_data:
-        partitions = services.partitions.of_topic(topic.name)
-        if partitions is None:
-            if not services.config.auto_create_topics_enable:
-                continue
-            try:
-                await ensure_topic(services, topic.name)
-            except OttlaError:
-                # The append below finds no topic and says so.
-                continue
-            partitions = services.partitions.of_topic(topic.name) or {}
+        if _is_closed_to(context, topic.name):
+            continue
+        partitions = await _partitions_of(services, topic.name)
         for data in topic.partition_data:
             partition = partitions.get(data.index)
             if partition is not None and partition.is_cold:
@@ -114,15 +140,61 @@ async def _prepare_and_append(
                     continue
             if partition is not None and partition.must_recompress and data.records is not None:
                 try:
-                    data.records = await asyncio.to_thread(partition.recompressed, data.records)
-                except OttlaError:
-                    continue
-    outcome = _append(services, context, request, late)
-    if not isinstance(outcome, Deferred):
-        return outcome
-    reply: asyncio.Future[ProduceResponse | None] = services.loop.create_future()
-    outcome.when_resolved(reply.set_result)
-    return await reply
+                    data.records = await services.opening.compress(
+                        partition.recompressed, data.records
+                    )
+                except OttlaError as error:
+                    opened[id(data)] = Opened(error)
+    # Settings may have changed meanwhile, or change now: between the last look and the append
+    # nothing is waited for.
+    while unopened := list(_unopened(services, context, request, opened)):
+        await _look_for_keys(services, unopened, opened, request.timeout_ms / 1000)
+    return _append(services, context, request, late, opened)
+
+
+async def _partitions_of(services: Services, topic: str) -> dict[int, Partition]:
+    if services.partitions.of_topic(topic) is None and services.config.auto_create_topics_enable:
+        # Without a topic the append finds none, and says so.
+        with suppress(OttlaError):
+            await ensure_topic(services, topic)
+    return services.partitions.of_topic(topic) or {}
+
+
+def _unopened(
+    services: Services,
+    context: RequestContext,
+    request: ProduceRequest,
+    opened: Mapping[int, Opened],
+) -> Iterator[tuple[str, PartitionProduceData]]:
+    """The batches that must be looked into and have not been."""
+    for topic in request.topic_data:
+        if _is_closed_to(context, topic.name):
+            continue
+        partitions = services.partitions.of_topic(topic.name) or {}
+        for data in topic.partition_data:
+            partition = partitions.get(data.index)
+            if partition is None or data.records is None or id(data) in opened:
+                continue
+            if partition.is_compacted and not partition.is_too_large(data.records):
+                yield topic.name, data
+
+
+async def _look_for_keys(
+    services: Services,
+    batches: list[tuple[str, PartitionProduceData]],
+    opened: dict[int, Opened],
+    timeout_s: float,
+) -> None:
+    try:
+        async with asyncio.timeout(timeout_s):
+            found = await services.opening.check_keys(
+                [(topic, data.records) for topic, data in batches if data.records is not None]
+            )
+    except TimeoutError:
+        late = RequestTimedOut("the batch was not looked into in time")
+        found = [Opened(late)] * len(batches)
+    for (_, data), verdict in zip(batches, found, strict=True):
+        opened[id(data)] = verdict
 
 
 async def _warm_up(services: Services, partition: Partition, timeout_s: float) -> None:
@@ -136,8 +208,10 @@ def _append(
     context: RequestContext,
     request: ProduceRequest,
     late: Collection[Partition] = (),
-) -> Deferred[ProduceResponse] | ProduceResponse | None:
+    opened: Mapping[int, Opened] = NONE_OPENED,
+) -> Outcome:
     now_ms = services.clock.wall_ms()
+    named = 0
     response = ProduceResponse()
     pending = PendingProduce(response, services.deadlines)
     for topic in request.topic_data:
@@ -149,6 +223,8 @@ def _append(
             answers.append(answer)
             partition = (partitions or {}).get(data.index)
             try:
+                if _is_closed_to(context, topic.name):
+                    raise InvalidTopicName(f"{topic.name} is internal, clients do not write to it")
                 if partitions is None:
                     raise UnknownTopicOrPartition(f"topic {topic.name} does not exist")
                 if partition is None:
@@ -156,11 +232,16 @@ def _append(
                 partition.metrics.produce_requests += 1
                 if partition in late:
                     raise RequestTimedOut(f"{partition.name}: its disk did not answer in time")
-                end_offset = _append_one(partition, data, answer, context.version, now_ms)
+                end_offset = _append_one(
+                    partition, data, answer, context.version, now_ms, opened.get(id(data))
+                )
             except (OttlaError, OSError) as error:
                 refuse_answer(answer, error)
                 if partition is not None:
                     partition.refuse(data.records, now_ms)
+                named += len(answer.record_errors)
+                if named > RECORD_ERRORS_MAX:
+                    answer.record_errors = []
                 if partitions:
                     services.metrics.topic(topic.name).produce_errors += 1
             else:
@@ -174,6 +255,7 @@ def _append_one(
     answer: PartitionProduceResponse,
     version: int,
     now_ms: int,
+    opened: Opened | None,
 ) -> int:
     """Appends one partition's batch and returns the offset that must be committed."""
     records: Buffer | None = data.records
@@ -181,16 +263,14 @@ def _append_one(
         raise InvalidRecord("the request has no records for this partition")
     if version < ZSTD_VERSION and read_header(records).compression == Compression.ZSTD:
         raise UnsupportedCompression("zstd needs produce version 7 or later")
-    appended = partition.append(records, now_ms)
+    appended = partition.append(records, now_ms, opened)
     answer.base_offset = appended.base_offset
     answer.log_append_time_ms = now_ms if partition.is_append_time else -1
     answer.log_start_offset = partition.log.start_offset
     return appended.end_offset
 
 
-def _wait(
-    pending: PendingProduce, response: ProduceResponse, request: ProduceRequest
-) -> Deferred[ProduceResponse] | ProduceResponse | None:
+def _wait(pending: PendingProduce, response: ProduceResponse, request: ProduceRequest) -> Outcome:
     acks, waits = request.acks, pending.waits
     is_late = acks != ACKS_ALL and any(wait[0].flusher.is_far_behind for wait in waits)
     if acks == ACKS_NONE:
