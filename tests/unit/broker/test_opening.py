@@ -24,7 +24,12 @@ from ottla.wire.messages.produce import (
     TopicProduceData,
 )
 from ottla.wire.records import OPENED_BATCH_BYTES_MAX, Record, encode_batch
-from ottla.wire.scanning import KEYLESS_NAMED_MAX, OPENED_RECORDS_MAX, QUICK_RECORDS_MAX
+from ottla.wire.scanning import (
+    KEYLESS_NAMED_MAX,
+    OPENED_RECORDS_MAX,
+    QUICK_RECORDS_MAX,
+    STEP_RECORDS,
+)
 from records_kit import NOW_MS, batch, forged
 from unit.broker.test_one_batch import Framed, Node, StallingDisk, a_produce
 
@@ -41,9 +46,11 @@ class HeldOpening(Opening):
         self.has_begun = asyncio.Event()
         self.go = threading.Event()
         self.threads: set[threading.Thread] = set()
+        self.pauses = 0
 
     def _hold(self) -> None:
         self.threads.add(threading.current_thread())
+        self.pauses += 1
         self.loop.call_soon_threadsafe(self.has_begun.set)
         assert self.go.wait(20)
 
@@ -194,6 +201,8 @@ def test_a_topic_that_is_compacted_from_now_on_takes_no_batch_unseen() -> None:
         await node.clients[0][1].has_sent.wait()
         assert end_of(node, "keyed") == MANY
         assert end_of(node, "synced") == 0
+        # One after each step, also in the second batch.
+        assert opening.pauses == 2 * -(-MANY // STEP_RECORDS)
 
     live(story)
 

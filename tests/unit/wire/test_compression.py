@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import random
 import tracemalloc
 
 import cramjam
@@ -10,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.errors import CorruptBatch
-from ottla.wire.compression import XERIAL_HEADER, Compression, compress, decompress
+from ottla.errors import CorruptBatch, MessageTooLarge, TooLargeToOpen
+from ottla.wire.compression import XERIAL_HEADER, Compression, compress, decompress, give_back
 
 MIB = 1024 * 1024
 CODECS = [codec for codec in Compression if codec is not Compression.NONE]
@@ -63,6 +64,42 @@ def test_damage_is_refused(codec):
     for damaged in (b"", b"garbage", packed[:-5], packed[: len(packed) // 2]):
         with pytest.raises(CorruptBatch):
             decompress(codec, damaged, MIB)
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
+def test_too_large_and_damaged_are_told_apart(codec):
+    packed = compress(codec, bytes(3 * MIB))
+    for bytes_max in (100, 3 * MIB - 1):
+        with pytest.raises(TooLargeToOpen):
+            decompress(codec, packed, bytes_max)
+    for damaged in (b"garbage", packed[: len(packed) // 2]):
+        with pytest.raises(CorruptBatch) as refused:
+            decompress(codec, damaged, 3 * MIB)
+        assert not isinstance(refused.value, TooLargeToOpen)
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=lambda codec: codec.name)
+def test_the_memory_of_what_was_opened_is_given_back_before_it_is_forgotten(codec):
+    opened = decompress(codec, compress(codec, b"much" * 5 * MIB), 32 * MIB)
+    assert bytes(opened[:4]) == bytes(opened[-4:]) == b"much"
+    give_back(opened)
+    assert not any(opened[at] for at in range(0, len(opened), 4096))
+
+
+def test_what_is_small_or_was_never_packed_is_left_alone():
+    for codec, data in ((Compression.ZSTD, b"little"), (Compression.NONE, b"much" * MIB)):
+        opened = decompress(codec, compress(codec, data), 32 * MIB)
+        give_back(opened)
+        assert bytes(opened) == data
+
+
+@pytest.mark.parametrize("codec", Compression, ids=lambda codec: codec.name)
+def test_more_than_wanted_is_not_handed_out(codec):
+    data = random.Random(1).randbytes(MIB)
+    size = len(compress(codec, data))
+    assert len(compress(codec, data, size)) == size
+    with pytest.raises(MessageTooLarge):
+        compress(codec, data, size - 1)
 
 
 def test_gzip_is_what_everybody_calls_gzip():
