@@ -20,6 +20,7 @@ from unittest.mock import patch
 
 import pytest
 
+from interrupts import ctrl_c_is_heard
 from ottla.cli.main import main
 from ottla.testing import Broker
 
@@ -71,12 +72,13 @@ class Shell:
     @contextmanager
     def start(self, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
         """The running command; a test that fails does not leave it behind."""
-        process = subprocess.Popen(
-            [*OTTLA, *arguments],
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        with ctrl_c_is_heard():
+            process = subprocess.Popen(
+                [*OTTLA, *arguments],
+                env=self.environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
         with process:
             try:
                 yield process
@@ -319,6 +321,26 @@ def test_interrupted_member_leaves_its_group_and_commits(
         assert consuming.stderr.read() == b""
     (row,) = shell.rows("groups", "describe", name)
     assert (row["state"], row["committed"], row["lag"]) == ("empty", 2, 0)
+
+
+@pytest.fixture
+def _in_the_background() -> Iterator[None]:
+    """As in the background job of a script, whose children ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("_in_the_background")
+def test_these_tests_interrupt_commands_wherever_they_run(shell: Shell, name: str) -> None:
+    shell.run("topics", "create", name)
+    shell.run("produce", name, stdin="1\n")
+    with shell.start("consume", name, "--from-beginning") as consuming:
+        assert consuming.stdout is not None
+        assert consuming.stdout.readline() == b"1\n"
+        consuming.send_signal(signal.SIGINT)
+        assert consuming.wait(TIMEOUT_S) == 130
+    assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
 
 
 def test_bar_and_colours_are_for_terminals_only(shell: Shell, name: str, tmp_path: Path) -> None:

@@ -422,8 +422,11 @@ print("done")
 
 def test_a_process_with_an_open_client_ends_at_once_and_silently(broker):
     script = f"""
+import logging
 from ottla.client.blocking import shared
 from ottla.client.settings import ClientSettings
+# On a busy machine asyncio complains of slowness, which is not what this is about.
+logging.getLogger("asyncio").addFilter(lambda line: not line.msg.startswith("Executing "))
 client = shared(ClientSettings(({broker.bootstrap!r},)))
 client.run(lambda cluster: cluster.topics(), {RUN_S})
 client.submit(lambda cluster: cluster.fetch(("nowhere", 0), 0, max_bytes=1))
