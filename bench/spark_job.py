@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
+from ottla.pipelines.session import scratch
+
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
@@ -123,6 +125,7 @@ def _session(job: Job) -> SparkSession:
     builder = builder.config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.driver.memory", "2g")
+    builder = builder.config("spark.sql.warehouse.dir", str(scratch() / "warehouse"))
     if job.jars:
         builder = builder.config("spark.driver.extraClassPath", ":".join(job.jars))
     session: SparkSession = builder.getOrCreate()

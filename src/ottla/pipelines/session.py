@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
 import os
+import shlex
 import shutil
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,6 +27,7 @@ if TYPE_CHECKING:
 LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 LOOPBACK: Final = "127.0.0.1"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+DERBY_LOG: Final = "derby.stream.error.file"
 JAVA_NOISE: Final = b"WARNING: Using incubator modules: "
 
 
@@ -110,12 +115,16 @@ def settings_of(
             # Every task of a shuffle costs some milliseconds. A checkpoint keeps its number.
             "spark.sql.shuffle.partitions": str(local_cores(master)),
             "spark.sql.streaming.pollingDelay": "50ms",
+            # Without this every run leaves `spark-warehouse` in the working directory.
+            "spark.sql.warehouse.dir": str(scratch() / "warehouse"),
         }
     given = dict(pipeline.spark)
     if _wants_delta(pipeline) and (jars or packages or given.keys() & _JAR_SETTINGS):
         settings |= _DELTA
     level = "info" if verbose else "off"
     options = [given.pop(JAVA_OPTIONS, ""), f"-Dlog4j2.configurationFile={LOG4J.as_uri()}"]
+    if DERBY_LOG not in options[0]:
+        options.append(f"-D{DERBY_LOG}={shlex.quote(str(scratch() / 'derby.log'))}")
     settings |= given | {
         JAVA_OPTIONS: " ".join([*filter(None, options), f"-Dottla.log.level={level}"])
     }
@@ -125,6 +134,14 @@ def settings_of(
             settings[name] = ",".join(both)
     settings.pop("spark.master", None)
     return settings
+
+
+@functools.cache
+def scratch() -> Path:
+    """For what Spark and Derby would leave where they run; it goes with the process."""
+    path = tempfile.mkdtemp(prefix="ottla-spark-")
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return Path(path)
 
 
 _JAR_SETTINGS: Final = frozenset(

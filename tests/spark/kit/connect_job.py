@@ -19,7 +19,8 @@ def main() -> None:
     # A free port, so that several test runs do not meet.
     os.environ.update({**session.environment(), "SPARK_TESTING": "1"})
     builder = SparkSession.builder.remote("local[2]")
-    for name, value in session.SETTINGS.items():
+    own = {"spark.sql.warehouse.dir": f"{job['directory']}/warehouse"}
+    for name, value in {**session.SETTINGS, **own}.items():
         builder = builder.config(name, value)
     spark = builder.getOrCreate()
     assert "connect" in type(spark).__module__, type(spark)

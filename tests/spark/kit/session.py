@@ -19,13 +19,15 @@ TESTS = Path(__file__).parents[2]
 # For JVMs that live for seconds: no time for the second compiler, no cores for collectors.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+
 SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "1g",
-    "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile=file:{LOG4J}",
+    JAVA_OPTIONS: f"-Dlog4j2.configurationFile=file:{LOG4J}",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.pollingDelay": "50ms",
@@ -72,6 +74,7 @@ def start(
     own = {
         "spark.local.dir": str(directory / "local"),
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
+        JAVA_OPTIONS: f"{SETTINGS[JAVA_OPTIONS]} -Dderby.stream.error.file={directory}/derby.log",
     }
     if jars:
         # Before the JVM starts, so that nothing has to be copied or added to a running one.

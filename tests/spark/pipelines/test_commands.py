@@ -128,6 +128,8 @@ def test_validate_test_and_run_until_ctrl_c(tmp_path: Path) -> None:
     told = f"{out.read_text()}\n{err.read_text()}"
     assert code == 0, told
     assert "hunter22" not in told
+    left = {path.name for path in tmp_path.iterdir()}
+    assert not left & {"spark-warehouse", "derby.log", "metastore_db"}
     check(parts(out.read_text()), parts(err.read_text()), tmp_path)
 
 

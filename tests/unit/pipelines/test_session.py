@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -60,6 +62,31 @@ def test_settings_of_the_file_win() -> None:
     assert found["spark.jars"] == "a.jar,b.jar"
     assert found["spark.jars.packages"] == "g:a:1,g:b:1"
     assert "spark.master" not in found
+
+
+def test_nothing_is_left_in_the_working_directory() -> None:
+    """Spark would make `spark-warehouse` there, and Derby `derby.log`."""
+    found = settings_of(pipeline(), "local[2]")
+    warehouse = Path(found["spark.sql.warehouse.dir"])
+    derby = f"-Dderby.stream.error.file={warehouse.parent}/derby.log"
+    assert Path(tempfile.gettempdir()) in warehouse.parents
+    assert derby in found["spark.driver.extraJavaOptions"].split()
+    assert settings_of(pipeline(), "local[2]") == found
+    own = {
+        "spark.sql.warehouse.dir": "here",
+        "spark.driver.extraJavaOptions": "-Dderby.stream.error.file=mine",
+    }
+    found = settings_of(pipeline(own), "local[2]")
+    assert found["spark.sql.warehouse.dir"] == "here"
+    assert found["spark.driver.extraJavaOptions"].count("derby") == 1
+
+
+def test_what_spark_leaves_goes_with_the_process() -> None:
+    script = "from ottla.pipelines.session import scratch; print(scratch().resolve(), end='')"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert Path(done.stdout).is_absolute()
+    assert not Path(done.stdout).exists()
 
 
 def test_verbose_shows_the_log_and_traces() -> None:
