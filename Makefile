@@ -15,7 +15,7 @@ BENCH_PYTHON ?= $(BIN)/python
 PYTEST  := $(BIN)/pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install system run tour demo test lint format unit scenarios sim clients compat spark soak delta bench bench-peers bench-spark docs dist clean
+.PHONY: help install system run tour demo test quick lint format unit scenarios sim clients compat spark soak delta bench bench-peers bench-spark docs dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -41,6 +41,8 @@ demo: install ## orders, a pipeline on Spark, its totals as they come, and a pic
 	@$(BIN)/python scripts/demo.py
 
 test: lint unit scenarios clients spark ## everything that must pass
+
+quick: lint unit ## what takes a few minutes of it, for between two edits
 
 lint: install ## style, types, and the direction of dependencies
 	$(BIN)/ruff check .
