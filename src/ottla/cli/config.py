@@ -11,8 +11,9 @@ import typer
 from ottla.cli import output
 from ottla.cli.help import examples
 from ottla.cli.options import JsonOption
+from ottla.cli.serving import without_effect
 from ottla.cli.start import ConfigFile, Sets
-from ottla.config import BROKER_SETTINGS, TOPIC_SETTINGS, Source, load
+from ottla.config import BROKER_SETTINGS, TOPIC_SETTINGS, Source, idle_names, load
 
 app = typer.Typer(
     help="The settings of the broker and of topics.",
@@ -83,6 +84,9 @@ def show(
 ) -> None:
     """Shows the settings that a broker would start with, from file, environment and --set."""
     config, origins = load(config_file, sets or (), os.environ)
+    idle = idle_names(origins)
+    if idle:
+        output.say(f"{without_effect(idle).capitalize()}.")
     found = []
     for known in BROKER_SETTINGS.values():
         where = origins[known.name]

@@ -9,18 +9,21 @@ here may import rich, FastAPI or confluent_kafka.
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import shutil
 import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from ottla.cli.failures import CommandFailed, WrongUsage
-from ottla.config import BrokerConfig, load
-from ottla.errors import OttlaError
+from ottla.cli.failures import FAILED, WRONG_USAGE, CommandFailed, WrongUsage
+from ottla.config import BrokerConfig, idle_names, load, wants_json_log
+from ottla.errors import InvalidConfig, OttlaError
 
 if TYPE_CHECKING:
     from ottla.broker.main import ReadyInfo
+
+logger = logging.getLogger(__name__)
 
 # The options that are settings of their own.
 SETTING_BY_OPTION: Final = {
@@ -81,7 +84,29 @@ def parse(arguments: Sequence[str]) -> Invocation | None:
 
 def serve(invocation: Invocation) -> int:
     """Runs a broker until it is told to stop; the exit code."""
-    config, _ = load(invocation.config_file, invocation.sets, os.environ, invocation.flags)
+    file, sets, flags = invocation.config_file, invocation.sets, invocation.flags
+    if not wants_json_log(file, sets, os.environ, flags):
+        return _serve(invocation)
+    try:
+        return _serve(invocation)
+    except Exception as error:
+        return _fail_in_json(error)
+
+
+def _fail_in_json(error: Exception) -> int:
+    """The last line, too, is for the program that reads the log."""
+    from ottla.broker import logs
+
+    logs.configure("info", "json")
+    if isinstance(error, CommandFailed | InvalidConfig):
+        logger.error("%s", error)
+        return WRONG_USAGE if isinstance(error, InvalidConfig) else error.exit_code
+    logger.critical("this is a bug; please report it", exc_info=error)
+    return FAILED
+
+
+def _serve(invocation: Invocation) -> int:
+    config, origins = load(invocation.config_file, invocation.sets, os.environ, invocation.flags)
     if sys.platform == "win32":
         raise CommandFailed(
             "The broker runs on Linux and macOS; on Windows use the other commands."
@@ -94,12 +119,19 @@ def serve(invocation: Invocation) -> int:
     from ottla.broker.main import run
 
     logs.configure(config.log_level, config.log_format)
+    idle = idle_names(origins)
+    if idle:
+        logger.warning("%s", without_effect(idle))
+    _check_directories(config.log_dirs)
 
     def announce(info: ReadyInfo) -> None:
-        if invocation.ready_fd is None:
-            _greet(info)
-        else:
+        if invocation.ready_fd is not None:
             _report_ready(invocation.ready_fd, info)
+        elif config.log_format == "json":
+            http = f", health and metrics on {info.http}" if info.http else ""
+            logger.info("ready on %s%s, data in %s", info.kafka, http, info.data_dir)
+        else:
+            _greet(info)
 
     try:
         return run(config, on_ready=announce)
@@ -109,18 +141,66 @@ def serve(invocation: Invocation) -> int:
         raise CommandFailed(_reason(error, config)) from error
 
 
+def without_effect(names: Sequence[str]) -> str:
+    """One line for all settings that a Kafka would have used."""
+    return f"without effect on this broker: {', '.join(names)}"
+
+
+def _check_directories(paths: Sequence[str]) -> None:
+    """The usual slips; of several directories one that can be used is enough."""
+    slips = [slip for slip in map(_slip, paths) if slip is not None]
+    if len(slips) == len(paths):
+        raise CommandFailed(f"{slips[0]}; choose a directory with --data-dir DIR.")
+
+
+def _slip(path: str) -> str | None:
+    """Why the data cannot be there, in words."""
+    above = os.path.abspath(path)
+    while not os.path.lexists(above):
+        above = os.path.dirname(above)
+    if not os.path.isdir(above):
+        return f"{path} cannot hold data: {above} is a file"
+    if not os.access(above, os.W_OK | os.X_OK):
+        return f"{path} cannot hold data: {above} may not be written by this user"
+    return None
+
+
+_CANNOT_BIND: Final = {
+    errno.EADDRINUSE: "is taken by another process",
+    errno.EADDRNOTAVAIL: "cannot be listened on: it is no address of this machine",
+    errno.EACCES: "cannot be listened on: this user may not take that port",
+}
+
+
 def _reason(error: Exception, config: BrokerConfig) -> str:
     """Why the broker could not start, or go on, and what to do."""
-    if not isinstance(error, OSError) or error.errno != errno.EADDRINUSE:
-        return str(error)
+    import socket
+
     options = {listener.address: "--listen" for listener in config.bound()}
     http = config.http_address()
     if http is not None:
         options[http] = "--http"
     for address, option in options.items():
-        if f"{address.host}', {address.port}" in str(error):
-            return f"{address} is taken by another process; choose another with {option} HOST:PORT."
+        advice = f"choose another with {option} HOST:PORT."
+        if isinstance(error, socket.gaierror) and not _is_known(address.host):
+            return f"{address} cannot be listened on: nobody knows the host; {advice}"
+        if (
+            isinstance(error, OSError)
+            and error.errno in _CANNOT_BIND
+            and f"{address.host}', {address.port}" in str(error)
+        ):
+            return f"{address} {_CANNOT_BIND[error.errno]}; {advice}"
     return str(error)
+
+
+def _is_known(host: str) -> bool:
+    import socket
+
+    try:
+        socket.getaddrinfo(host or None, 0)
+    except OSError:
+        return False
+    return True
 
 
 def _greet(info: ReadyInfo) -> None:

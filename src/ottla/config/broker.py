@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ottla.config.kafka_files import PROTOCOLS
 from ottla.config.listeners import (
     PLAINTEXT,
     WILDCARDS,
@@ -470,7 +471,8 @@ def _check_listeners(config: BrokerConfig) -> None:
     bound, advertised = config.bound(), config.advertised()
     protocols = dict(pair.split(":") for pair in config.listener_security_protocol_map)
     for listener in bound:
-        protocol = protocols.get(listener.name)
+        usual = listener.name if listener.name in PROTOCOLS else None
+        protocol = protocols.get(listener.name, usual)
         if protocol != PLAINTEXT:
             raise InvalidConfig(
                 f"listeners names {listener.name}, which speaks {protocol or 'no known protocol'}; "

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from enum import Enum
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from ottla.config.broker import BROKER_SETTINGS, BrokerConfig
+from ottla.config.kafka_files import is_of_kafka, without_foreign
 from ottla.config.properties import parse_properties
 from ottla.config.setting import unknown
 from ottla.errors import InvalidConfig
@@ -66,15 +68,36 @@ def load(
     origins: Origins = dict.fromkeys(BROKER_SETTINGS, Origin(Source.DEFAULT))
     for name, text, origin in given:
         name = ALIASES.get(name, name)
-        if name not in BROKER_SETTINGS:
+        if name not in BROKER_SETTINGS and not is_of_kafka(name):
             refusal = unknown(name, [*BROKER_SETTINGS, *ALIASES])
             raise InvalidConfig(f"{refusal} (from {origin}; `ottla config list` shows all)")
         texts[name] = text
         origins[name] = origin
     try:
-        return BrokerConfig.parse(texts), origins
+        return BrokerConfig.parse(without_foreign(texts, BROKER_SETTINGS)), origins
     except InvalidConfig as error:
         raise _with_origin(error, origins) from None
+
+
+def wants_json_log(
+    file: str | None, sets: Iterable[str], env: Mapping[str, str], flags: Mapping[str, str]
+) -> bool:
+    """Whether log.format is json, as far as can be seen when something else is wrong."""
+    texts: dict[str, str] = {}
+    if file:
+        with suppress(InvalidConfig):
+            texts |= {name: text for name, text, _ in _from_file(file)}
+    variable = f"{ENVIRONMENT_PREFIX}LOG_FORMAT"
+    texts |= {"log.format": env[variable]} if variable in env else {}
+    texts |= dict(text.split("=", 1) for text in sets if "=" in text) | dict(flags)
+    return texts.get("log.format", "").strip() == "json"
+
+
+def idle_names(origins: Origins) -> list[str]:
+    """What was given and makes no difference: most of it from files that were made for Kafka."""
+    used = {name for name, known in BROKER_SETTINGS.items() if known.has_effect}
+    given = {name for name, origin in origins.items() if origin.source is not Source.DEFAULT}
+    return sorted(given - used)
 
 
 def _with_origin(error: InvalidConfig, origins: Origins) -> InvalidConfig:
