@@ -52,7 +52,8 @@ def _explain_usage(error: Any) -> int:
     context = getattr(error, "ctx", None)
     message = " ".join(error.format_message().split())
     hint = f" See `{context.command_path} --help`." if context is not None else ""
-    output.complain(f"{message.rstrip('.')}.{hint}")
+    stop = "" if message.endswith("?") else "."
+    output.complain(f"{message.rstrip('.')}{stop}{hint}")
     return int(error.exit_code)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import socket
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
@@ -242,6 +242,24 @@ def topic_of(cluster: Cluster, client: AdminClient | Consumer, name: str) -> Top
     if topic.error is not None:
         raise CommandFailed(f"{name}: {words(topic.error)}")
     return topic
+
+
+def check_partitions(topic: str, known: Collection[int], wanted: Iterable[int]) -> None:
+    """CommandFailed for the first that the topic does not have."""
+    for index in wanted:
+        if index not in known:
+            raise CommandFailed(f"{topic} has no partition {index}; it has 0 to {len(known) - 1}.")
+
+
+def check_broker(cluster: Cluster, client: AdminClient, broker: str) -> None:
+    """A broker that is asked for by number must be there: librdkafka would wait for it to come."""
+    if not broker.isdecimal():
+        raise WrongUsage(f"--broker {broker} is no number of a broker.")
+    known = sorted(topics_of(cluster, client).brokers)
+    if int(broker) not in known:
+        raise CommandFailed(
+            f"There is no broker {broker}; the cluster has {', '.join(map(str, known))}."
+        )
 
 
 def offsets_at(

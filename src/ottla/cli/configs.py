@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from ottla.cli import output
-from ottla.cli.cluster import Cluster, on_cluster, report, wait_each
+from ottla.cli.cluster import Cluster, check_broker, on_cluster, report, wait_each
 from ottla.cli.failures import WrongUsage
 from ottla.cli.help import examples
 from ottla.cli.kafka import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
@@ -37,10 +37,13 @@ _SOURCES: Final = {
 }
 
 
-def settings_of(admin: AdminClient, kind: str, name: str) -> list[dict[str, Any]]:
+def settings_of(cluster: Cluster, admin: AdminClient, kind: str, name: str) -> list[dict[str, Any]]:
     """The settings of a `topic` or `broker`: name, value and who set it."""
     resource = ConfigResource(ConfigResource.Type[kind.upper()], name)
-    results, failures = wait_each(admin.describe_configs([resource]))
+    if kind == "broker":
+        check_broker(cluster, admin, name)
+    futures = admin.describe_configs([resource], request_timeout=cluster.timeout_s)
+    results, failures = wait_each(futures)
     _report(name, failures)
     entries = results[resource]
     return [
@@ -66,6 +69,8 @@ def alter_settings(
     sets: Mapping[str, str],
     unsets: Iterable[str],
 ) -> None:
+    if kind == "broker":
+        check_broker(cluster, admin, name)
     changes = [
         *(
             ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET)
@@ -102,7 +107,7 @@ def describe(
 ) -> None:
     """Shows the settings that differ from the default, or all."""
     kind, name = _chosen(topic, broker)
-    rows = settings_of(cluster.admin(), kind, name)
+    rows = settings_of(cluster, cluster.admin(), kind, name)
     shown = [row for row in rows if every or row["source"] != "default"]
     if not shown:
         output.say(f"{name} has only defaults; --all shows them.")

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from ottla.cli import output
-from ottla.cli.cluster import Cluster, on_cluster, topic_of, words
+from ottla.cli.cluster import Cluster, check_partitions, on_cluster, topic_of, words
 from ottla.cli.failures import CommandFailed, ReaderGone, WrongUsage
 from ottla.cli.help import examples
 from ottla.cli.kafka import (
@@ -179,11 +179,7 @@ def _assignment(
 ) -> list[TopicPartition]:
     """Each partition with the offset to start at."""
     existing = topic_of(cluster, consumer, topic).partitions
-    for index in chosen or ():
-        if index not in existing:
-            raise CommandFailed(
-                f"{topic} has no partition {index}; it has 0 to {len(existing) - 1}."
-            )
+    check_partitions(topic, existing, chosen or ())
     kind, number = start
     places = [TopicPartition(topic, index) for index in sorted(chosen or existing)]
     if kind == "time":

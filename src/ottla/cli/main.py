@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from ottla.cli import output, serving
-from ottla.cli.failures import INTERRUPTED, WRONG_USAGE, CommandFailed, ReaderGone
+from ottla.cli.failures import FAILED, INTERRUPTED, WRONG_USAGE, CommandFailed, ReaderGone
 from ottla.errors import InvalidConfig
 
 
@@ -39,11 +39,14 @@ def main(arguments: Sequence[str]) -> int:
     except Exception as error:
         if "OTTLA_DEBUG" in os.environ:
             raise
+        if isinstance(error, OSError) and error.filename is not None:
+            output.complain(f"{error.filename}: {error.strerror}.")
+            return FAILED
         output.complain(
             f"This is a bug: {type(error).__name__}: {error}. OTTLA_DEBUG=1 shows where; "
             "please report it."
         )
-        return 1
+        return FAILED
 
 
 def _perform(arguments: Sequence[str]) -> int:

@@ -11,12 +11,13 @@ from typing import Annotated, Any, BinaryIO, Final, NamedTuple
 import typer
 
 from ottla.cli import output
-from ottla.cli.cluster import Cluster, on_cluster, words
+from ottla.cli.cluster import Cluster, on_cluster
 from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.help import examples
 from ottla.cli.kafka import KafkaError, KafkaException, Message, Producer
 from ottla.cli.messages import unescaped
 from ottla.cli.options import JsonOption, TopicArgument, pairs
+from ottla.cli.undelivered import Reasons
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 FAILURES_SHOWN_MAX: Final = 10
@@ -37,15 +38,16 @@ class Item(NamedTuple):
 class Tally:
     """What became of the messages."""
 
-    def __init__(self, *, as_json: bool) -> None:
+    def __init__(self, reasons: Reasons, *, as_json: bool) -> None:
         self.delivered = 0
         self.failed = 0
+        self._reasons = reasons
         self._as_json = as_json
 
     def on_delivery(self, where: str) -> Callable[[KafkaError | None, Message], None]:
         def settled(error: KafkaError | None, message: Message) -> None:
             if error is not None:
-                self.refuse(where, words(error))
+                self._complain(where, self._reasons.undelivered, error, message)
                 return
             self.delivered += 1
             if self._as_json:
@@ -58,10 +60,14 @@ class Tally:
 
         return settled
 
-    def refuse(self, where: str, reason: str) -> None:
+    def refuse(self, item: Item, error: KafkaError) -> None:
+        size_bytes = len(item.value or b"") + len(item.key or b"")
+        self._complain(item.where, self._reasons.refused, error, size_bytes)
+
+    def _complain(self, where: str, reason: Callable[..., str], *details: object) -> None:
         self.failed += 1
         if self.failed <= FAILURES_SHOWN_MAX:
-            output.complain(f"{where} was not delivered: {reason}")
+            output.complain(f"{where} {reason(*details)}")
 
 
 FilesArgument = Annotated[
@@ -131,16 +137,16 @@ def produce(
     settings = _settings(cluster, acks, compression)
     names = files or ["-"]
     for name in names:
-        if name != "-" and not os.access(name, os.R_OK):
-            raise CommandFailed(f"Cannot read {name}.")
+        _check_readable(name)
     given = pairs("--header", headers or ())
     common: dict[str, Any] = {
         "partition": -1 if partition is None else partition,
         "headers": [(name, value.encode()) for name, value in given.items()],
     }
     separator = unescaped(key_separator).encode() if key_separator else None
-    producer = cluster.producer(settings)
-    tally = Tally(as_json=as_json)
+    reasons = Reasons(cluster, topic, MESSAGE_BYTES_MAX)
+    producer = cluster.producer(settings | reasons.producer_settings())
+    tally = Tally(reasons, as_json=as_json)
     try:
         with _progress(names) as advance:
             for item in _items(names, separator, null, whole=whole):
@@ -168,6 +174,19 @@ def _settings(cluster: Cluster, acks: str, compression: str) -> dict[str, Any]:
     }
 
 
+def _check_readable(name: str) -> None:
+    """Before anything is sent: of several files the last may be the one."""
+    if name == "-":
+        return
+    if os.path.isdir(name):
+        raise CommandFailed(f"Cannot read {name}: it is a directory.")
+    try:
+        with open(name, "rb"):
+            pass
+    except OSError as error:
+        raise CommandFailed(f"Cannot read {name}: {error.strerror}.") from None
+
+
 def _conclude(topic: str, tally: Tally) -> None:
     output.flush()
     noun = "message" if tally.delivered == 1 else "messages"
@@ -187,7 +206,7 @@ def _send(producer: Producer, topic: str, item: Item, common: dict[str, Any], ta
         except BufferError:
             producer.poll(0.1)
         except KafkaException as error:
-            tally.refuse(item.where, words(error.args[0]))
+            tally.refuse(item, error.args[0])
             return
         else:
             producer.poll(0)

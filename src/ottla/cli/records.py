@@ -9,6 +9,7 @@ import typer
 from ottla.cli import output
 from ottla.cli.cluster import (
     Cluster,
+    check_partitions,
     on_cluster,
     report,
     topic_of,
@@ -62,7 +63,9 @@ def delete(
     if before != "latest" and not before.isdecimal():
         raise WrongUsage(f"--before {before} is neither an offset nor latest.")
     admin = cluster.admin()
-    chosen = partition or sorted(topic_of(cluster, admin, topic).partitions)
+    known = topic_of(cluster, admin, topic).partitions
+    check_partitions(topic, known, partition or ())
+    chosen = partition or sorted(known)
     offset = OFFSET_END if before == "latest" else int(before)
     listed = ", ".join(map(str, chosen))
     what = "all messages" if before == "latest" else f"the messages below offset {before}"

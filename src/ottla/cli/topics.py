@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -36,6 +36,10 @@ app = typer.Typer(
     epilog=examples("ottla topics create orders --partitions 3", "ottla topics list"),
 )
 
+# What librdkafka is willing to ask for; brokers may allow less.
+CLIENT_PARTITIONS_MAX: Final = 100_000
+CLIENT_REPLICAS_MAX: Final = 32_767
+
 Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False)]
 Settings = Annotated[
     list[str] | None,
@@ -59,12 +63,22 @@ def create(
     topics: Names,
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", min=1, help="The broker's default if not given."),
+        typer.Option(
+            "--partitions",
+            "-p",
+            min=1,
+            max=CLIENT_PARTITIONS_MAX,
+            help="The broker's default if not given.",
+        ),
     ] = None,
     replication_factor: Annotated[
         int | None,
         typer.Option(
-            "--replication-factor", "-r", min=1, help="The broker's default if not given."
+            "--replication-factor",
+            "-r",
+            min=1,
+            max=CLIENT_REPLICAS_MAX,
+            help="The broker's default if not given.",
         ),
     ] = None,
     sets: Settings = None,
@@ -142,14 +156,16 @@ def describe(cluster: Cluster, topics: Names, as_json: JsonOption = False) -> No
     output.show(rows, as_json=as_json)
     if not as_json:
         for name in present:
-            changed = ", ".join(f"{row['name']}={row['value']}" for row in _changed(admin, name))
+            own = _changed(cluster, admin, name)
+            changed = ", ".join(f"{row['name']}={row['value']}" for row in own)
             if changed:
                 output.say(f"{name} has settings of its own: {changed}")
     report(missing)
 
 
-def _changed(admin: AdminClient, topic: str) -> Iterator[dict[str, Any]]:
-    return (row for row in settings_of(admin, "topic", topic) if row["source"] == "topic")
+def _changed(cluster: Cluster, admin: AdminClient, topic: str) -> Iterator[dict[str, Any]]:
+    rows = settings_of(cluster, admin, "topic", topic)
+    return (row for row in rows if row["source"] == "topic")
 
 
 def _partition_rows(
