@@ -168,9 +168,9 @@ class PipelineRun:
             raise DemoFailed(f"the pipeline ended with {self._process.returncode}: {words[-1]}")
 
     def stop(self) -> int:
-        """As a Ctrl-C would: it finishes its batch; a second one, or a long wait, ends it hard."""
+        """As a service is: it finishes its batch; a Ctrl-C, or a long wait, ends it hard."""
         if self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
+            self._process.send_signal(signal.SIGTERM)
         try:
             code = self._process.wait(STOP_TIMEOUT_S)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):

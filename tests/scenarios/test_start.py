@@ -70,12 +70,12 @@ def test_starting_imports_nothing_that_only_commands_need(monkeypatch: pytest.Mo
     assert imported.isdisjoint(NEVER_IMPORTED)
 
 
-@pytest.mark.parametrize("signal_number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_cleanly(broker: Broker, signal_number: int) -> None:
+@pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
+def test_a_signal_stops_it_cleanly(broker: Broker, signal_number: int, code: int) -> None:
     produce(broker, "orders", [b"one"])
     os.kill(broker.pid, signal_number)
     assert await_end(broker.pid)
-    assert broker.exit_code == 0
+    assert broker.exit_code == code
     assert "Traceback" not in broker.log_text()
     assert (broker.data_dir / ".kafka_cleanshutdown").exists()
 

@@ -67,6 +67,8 @@ logger = logging.getLogger(__name__)
 Decide: TypeAlias = Callable[[Controller, Now, Ticket], Decision[Message]]
 
 STOP_GRACE_S: Final = 5.0
+# SIGTERM is how a service is told to stop; after Ctrl-C the shell is to know of it.
+EXIT_CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130}
 IO_THREADS: Final = 4
 OPEN_FILES_WANTED: Final = 1_048_576
 # With the usual 5 ms a finished sync could wait that long for its turn behind a busy loop.
@@ -531,8 +533,14 @@ async def _serve(
 ) -> int:
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stopping.set)
+    codes: list[int] = []
+
+    def told_to_stop(code: int) -> None:
+        codes.append(code)
+        stopping.set()
+
+    for number, code in EXIT_CODES.items():
+        loop.add_signal_handler(number, told_to_stop, code)
     broker = Broker(config, disk)
     info = await broker.start()
     on_ready(info)
@@ -549,7 +557,7 @@ async def _serve(
     if broker.given_up.done():
         raise StorageFailed(broker.given_up.result())
     logger.info("stopped")
-    return 0
+    return codes[0]
 
 
 def _assign(

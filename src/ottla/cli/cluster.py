@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import socket
+import threading
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
@@ -230,8 +231,22 @@ def report(failures: Mapping[str, str], done: int = 0) -> None:
     raise CommandFailed("\nottla: ".join(lines) + suffix)
 
 
+def interruptible(call: Callable[[], T]) -> T:
+    """Waits for a call into librdkafka, in which Python would not hear Ctrl-C."""
+    future: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=run, name="librdkafka", daemon=True).start()
+    return future.result()
+
+
 def topics_of(cluster: Cluster, client: AdminClient | Consumer | Producer) -> ClusterMetadata:
-    return client.list_topics(timeout=cluster.timeout_s)
+    return interruptible(lambda: client.list_topics(timeout=cluster.timeout_s))
 
 
 def topic_of(cluster: Cluster, client: AdminClient | Consumer, name: str) -> TopicMetadata:

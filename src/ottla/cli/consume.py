@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+from functools import partial
 from types import FrameType
 from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
 from ottla.cli import output
-from ottla.cli.cluster import Cluster, check_partitions, on_cluster, topic_of, words
+from ottla.cli.cluster import Cluster, check_partitions, interruptible, on_cluster, topic_of, words
 from ottla.cli.failures import CommandFailed, ReaderGone, WrongUsage
 from ottla.cli.help import examples
 from ottla.cli.kafka import (
@@ -109,17 +110,22 @@ def consume(
     start = _start_of(from_beginning, offset, timestamp)
     consumer = cluster.consumer(_settings(group, from_beginning, follow))
     previous = signal.signal(signal.SIGTERM, _terminate)
+    has_begun = False
     try:
         if group is not None:
             topic_of(cluster, consumer, topic)
+            has_begun = True
             waiting = _join(consumer, topic)
         else:
             assigned = _assignment(cluster, consumer, topic, partition, start)
             consumer.assign(assigned)
             waiting = {place.partition for place in assigned}
+        has_begun = True
         _copy(consumer, writer, maximum, follow, waiting, commits=group is not None)
     finally:
-        consumer.close()
+        if has_begun:
+            # Before that there is nothing to leave or to commit, only an answer to wait for.
+            consumer.close()
         signal.signal(signal.SIGTERM, previous)
 
 
@@ -183,15 +189,13 @@ def _assignment(
     kind, number = start
     places = [TopicPartition(topic, index) for index in sorted(chosen or existing)]
     if kind == "time":
-        return consumer.offsets_for_times(
-            [TopicPartition(topic, place.partition, number) for place in places],
-            timeout=cluster.timeout_s,
-        )
+        wanted = [TopicPartition(topic, place.partition, number) for place in places]
+        return interruptible(lambda: consumer.offsets_for_times(wanted, timeout=cluster.timeout_s))
     for place in places:
         if kind in ("earliest", "latest"):
             place.offset = OFFSET_BEGINNING if kind == "earliest" else OFFSET_END
             continue
-        low, high = consumer.get_watermark_offsets(place, timeout=cluster.timeout_s)
+        low, high = interruptible(partial(consumer.get_watermark_offsets, place, cluster.timeout_s))
         if kind == "offset" and not low <= number <= high:
             raise CommandFailed(
                 f"{topic}-{place.partition} has offsets {low} to {high}, but not {number}."

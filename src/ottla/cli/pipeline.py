@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ottla.cli import output
-from ottla.cli.failures import FAILED, INTERRUPTED, WRONG_USAGE, WrongUsage
+from ottla.cli.failures import FAILED, WRONG_USAGE, WrongUsage
 from ottla.cli.help import examples
 from ottla.cli.options import JsonOption, YesOption, pairs
 from ottla.cli.pipeline_run import (
@@ -275,8 +275,8 @@ def run(
             metrics=counters,
         )
     printer.check_reader()
-    if stopping.was_cut_short:
-        raise typer.Exit(INTERRUPTED)
+    if stopping.exit_code:
+        raise typer.Exit(stopping.exit_code)
 
 
 # ------------------------------------------------------------------------------------- repair

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ottla.cli import output
-from ottla.cli.failures import CommandFailed, ReaderGone, WrongUsage
+from ottla.cli.failures import INTERRUPTED, CommandFailed, ReaderGone, WrongUsage
 from ottla.pipelines.problems import BadPipeline, PipelineFailed, Problem
 from ottla.pipelines.secrets import redact
 
@@ -115,10 +115,16 @@ class Stopping:
         self.stop = threading.Event()
         self.stop_now = threading.Event()
         self._before: dict[int, Any] = {}
+        self._is_interrupted = False
 
     @property
     def was_cut_short(self) -> bool:
         return self.stop_now.is_set()
+
+    @property
+    def exit_code(self) -> int:
+        """As of every command after Ctrl-C; SIGTERM is how a service is told to stop."""
+        return INTERRUPTED if self._is_interrupted or self.was_cut_short else 0
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
@@ -129,7 +135,8 @@ class Stopping:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def _told(self, _number: int, _frame: FrameType | None) -> None:
+    def _told(self, number: int, _frame: FrameType | None) -> None:
+        self._is_interrupted |= number == signal.SIGINT
         if self.stop_now.is_set():
             raise KeyboardInterrupt
         if self.stop.is_set():

@@ -23,6 +23,7 @@ CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 FAILURES_SHOWN_MAX: Final = 10
 MESSAGE_BYTES_MAX: Final = 10_485_880
 FLUSH_AFTER_INTERRUPT_S: Final = 5.0
+FLUSH_SLICE_S: Final = 0.5
 PROGRESS_EVERY: Final = 1000
 
 
@@ -152,7 +153,9 @@ def produce(
             for item in _items(names, separator, null, whole=whole):
                 _send(producer, topic, item, common, tally)
                 advance(item.bytes_read)
-            producer.flush()
+            # In slices, between which Python hears Ctrl-C.
+            while producer.flush(FLUSH_SLICE_S):
+                pass
     except KeyboardInterrupt:
         producer.flush(FLUSH_AFTER_INTERRUPT_S)
         output.say(f"Interrupted after {tally.delivered} messages.")

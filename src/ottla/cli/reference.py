@@ -63,7 +63,9 @@ def render_commands() -> str:
         GENERATED,
         "# Commands",
         "Data goes to stdout, messages to stderr; `--json` is one object per line. Exit code 0 is "
-        "success, 1 failure, 2 wrong usage, 130 Ctrl-C.",
+        "success, 1 failure, 2 wrong usage, 130 Ctrl-C, also where it is the usual end, as of "
+        "`start`, `consume` and `pipeline run`. After SIGTERM `start` and `pipeline run`, which "
+        "services are stopped with, end with 0 when all is put away; the others with 143.",
         "## Options of every command that speaks to a cluster",
         _option_table(root.commands["topics"].commands["list"], CLUSTER_PANEL),
     ]

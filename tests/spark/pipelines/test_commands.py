@@ -135,7 +135,7 @@ def test_validate_test_and_run_until_ctrl_c(tmp_path: Path) -> None:
 
 def check(out: list[str], err: list[str], directory: Path) -> None:
     codes = [text.splitlines()[-1].removeprefix("= exit code ") for text in out]
-    assert codes == ["0", "2", "0", "1", "0"], out
+    assert codes == ["0", "2", "0", "1", "130"], out
     # validate
     assert "p.yaml is valid: 1 source, 2 views, 1 sink, 1 test." in err[0]
     problem = json.loads(out[1].splitlines()[1])

@@ -356,10 +356,12 @@ def test_the_first_signal_finishes_the_batch_the_second_does_not_the_third_ends_
         os.kill(os.getpid(), number)
         assert stopping.stop.wait(10)
         assert not stopping.was_cut_short
+        assert stopping.exit_code == (130 if number == signal.SIGINT else 0)
         assert capfd.readouterr().err == "Finishing the batch; Ctrl-C again ends at once.\n"
         os.kill(os.getpid(), number)
         assert stopping.stop_now.wait(10)
         assert stopping.was_cut_short
+        assert stopping.exit_code == 130
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(number)
 
