@@ -7,8 +7,13 @@ from collections.abc import Generator
 from types import FrameType
 
 import pytest
+from hypothesis import settings
 
 CALL_TIMEOUT_S = 300
+
+# An example is slow when the machine is busy; that says nothing about what it tests.
+settings.register_profile("house", deadline=None)
+settings.load_profile("house")
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -37,6 +37,9 @@ def main(arguments: Sequence[str]) -> int:
         output.complain(error)
         return WRONG_USAGE
     except Exception as error:
+        if isinstance(error, SystemError) and isinstance(error.__cause__, KeyboardInterrupt):
+            # So it comes out of confluent-kafka when Ctrl-C meets one of its calls.
+            return INTERRUPTED
         if "OTTLA_DEBUG" in os.environ:
             raise
         if isinstance(error, OSError) and error.filename is not None:

@@ -117,6 +117,17 @@ def test_bug_is_told_in_one_line(
     assert "This is a bug: ZeroDivisionError: oh" in capsys.readouterr().err
 
 
+def test_ctrl_c_inside_a_call_of_the_client_is_ctrl_c(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def perform(_: object) -> int:
+        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
+
+    monkeypatch.setattr("ottla.cli.main._perform", perform)
+    assert main(["node", "status"]) == 130
+    assert capsys.readouterr().err == ""
+
+
 def test_config_list_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["config", "list", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
