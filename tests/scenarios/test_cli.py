@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import secrets
 import signal
 import time
 from collections.abc import Iterator
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -370,6 +372,16 @@ def test_node_status_tells_brokers_and_health(shell: Shell, ottla_broker: Broker
     assert facts["controller"] == 1
     assert facts["under_replicated"] == facts["without_leader"] == 0
     assert facts["ready"] is True
+    shown = shell.run("node", "status", "--http", ottla_broker.http.removeprefix("http://")).stdout
+    figures = dict(re.split(r"  +", line, maxsplit=1) for line in shown.splitlines())
+    assert figures["ready"] == "yes"
+    assert figures["version"] == version("ottla")
+    assert figures["up for"].endswith(("s", "min"))
+    assert figures["partitions"] == str(facts["partitions"])
+    assert re.match(r"\d+ open; since the start \d+ accepted", figures["connections"])
+    assert re.match(r"\S+ messages/s, \S+ k?B/s; since the start ", figures["written"])
+    assert figures[f"directory {ottla_broker.data_dir}"].endswith(" free")
+    assert "on average" in figures["event loop delay"]
     assert "cluster id" in shell.run("node", "status").stdout
     assert "Cannot ask" in shell.run("node", "status", "--http", "127.0.0.1:1", code=1).stderr
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 
 from ottla.broker.connection import Listener
@@ -38,6 +39,13 @@ def register_gauges(metrics: Metrics, services: Services, listener: Listener) ->
         unreadable,
         ("topic",),
     )
+    started_s = services.clock.wall_ms() / 1000
+    metrics.gauge(
+        "ottla_info", "Always 1; what runs here.", lambda: [((_version(),), 1)], ("version",)
+    )
+    metrics.value(
+        "ottla_started_timestamp_seconds", "When this process began to listen.", lambda: started_s
+    )
     metrics.gauge("ottla_log_size_bytes", "Bytes of log on disk.", log_bytes, ("topic",))
     metrics.gauge("ottla_log_segments", "Segment files.", segments, ("topic",))
     metrics.gauge(
@@ -63,3 +71,11 @@ def register_gauges(metrics: Metrics, services: Services, listener: Listener) ->
     metrics.value(
         "ottla_fetch_sessions", "Fetch sessions remembered.", lambda: len(services.fetch_sessions)
     )
+
+
+@functools.cache
+def _version() -> str:
+    """Looked up by the first scrape; a start need not wait for it."""
+    from importlib.metadata import version
+
+    return version("ottla")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any, Final
 
 import typer
@@ -9,6 +10,7 @@ import typer
 from ottla.cli import output
 from ottla.cli.cluster import Cluster, on_cluster, topics_of
 from ottla.cli.failures import CommandFailed, WrongUsage
+from ottla.cli.figures import Figures, figures_for_people
 from ottla.cli.help import examples
 from ottla.cli.options import JsonOption
 from ottla.config import parse_address
@@ -19,6 +21,8 @@ app = typer.Typer(
 )
 
 HTTP_TIMEOUT_S: Final = 5.0
+# Two looks at the counters make a rate.
+SAMPLE_S: Final = 1.0
 METRICS_BYTES_MAX: Final = 16 * 1024 * 1024
 
 
@@ -62,34 +66,47 @@ def status(
         "under_replicated": sum(len(each.isrs) < len(each.replicas) for each in partitions),
         "without_leader": sum(each.leader < 0 for each in partitions),
     }
+    shown = {name.replace("_", " "): _text(value) for name, value in facts.items()}
     if http is not None:
-        facts |= _http_facts(http)
+        ready, before = _ask(http)
+        started = time.monotonic()
+        time.sleep(SAMPLE_S)
+        _, after = _ask(http)
+        seconds = time.monotonic() - started
+        # What the cluster has said is not replaced by what one broker says.
+        facts = {**after.plain(), **facts, "ready": ready}
+        shown["ready"] = _text(ready)
+        shown |= figures_for_people(before, after, seconds, time.time())
     if as_json:
         output.show([facts], as_json=True)
     else:
-        width = max(map(len, facts))
-        for name, value in facts.items():
-            shown = ", ".join(value) if isinstance(value, list) else value
-            output.write(f"{name.replace('_', ' '):<{width}}  {shown}\n".encode())
+        width = max(map(len, shown))
+        for name, text in shown.items():
+            output.write(f"{name:<{width}}  {text}\n".encode())
     if facts["without_leader"]:
         raise CommandFailed(f"{facts['without_leader']} partitions have no leader.")
 
 
-def _http_facts(address: str) -> dict[str, Any]:
-    """What only an Ottla broker tells: whether it is ready, and a few of its gauges."""
+def _text(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(value) if isinstance(value, list) else str(value)
+
+
+def _ask(address: str) -> tuple[bool | str, Figures]:
+    """What only an Ottla broker tells: whether it is ready or why not, and its figures."""
     import http.client
 
     try:
         host, port = parse_address(address, "--http")
     except InvalidConfig as error:
         raise WrongUsage(str(error)) from None
-    facts: dict[str, Any] = {}
     connection = http.client.HTTPConnection(host, port, timeout=HTTP_TIMEOUT_S)
     try:
         connection.request("GET", "/readyz")
         response = connection.getresponse()
         body = response.read(METRICS_BYTES_MAX).decode(errors="replace").strip()
-        facts["ready"] = response.status == 200 or body
+        ready = response.status == 200 or body
         connection.close()
         connection.request("GET", "/metrics")
         metrics = connection.getresponse().read(METRICS_BYTES_MAX).decode(errors="replace")
@@ -99,11 +116,7 @@ def _http_facts(address: str) -> dict[str, Any]:
         ) from None
     finally:
         connection.close()
-    for line in metrics.splitlines():
-        name, _, value = line.rpartition(" ")
-        if name.startswith("ottla_") and "{" not in name and not name.endswith(("_sum", "_count")):
-            facts[name.removeprefix("ottla_")] = float(value)
-    return facts
+    return ready, Figures.parse(metrics)
 
 
 def register(root: typer.Typer) -> None:
