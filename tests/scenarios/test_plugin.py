@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from confluent_kafka.admin import AdminClient
 
 from ottla.testing import Broker
@@ -154,3 +158,86 @@ def test_our_own_fixtures_are_the_shipped_ones(ottla_broker: Broker, ottla_topic
     admin = AdminClient({"bootstrap.servers": ottla_broker.bootstrap})
     topics = admin.list_topics(timeout=TIMEOUT_S).topics
     assert list(topics[ottla_topic].partitions) == [0]
+
+
+def test_listeners_and_directories_given_to_the_factory_are_honoured(tmp_path: Path) -> None:
+    tests = """
+import pytest
+from confluent_kafka.admin import AdminClient, ConfigResource
+from ottla.testing import BrokerFailed
+
+def test_directories(ottla_broker_factory, tmp_path):
+    both = [tmp_path / "a", tmp_path / "b"]
+    broker = ottla_broker_factory(log_dirs=both)
+    assert broker.data_dir == both[0]
+    assert all((path / "meta.properties").exists() for path in both)
+
+def test_a_directory_below_the_working_directory(ottla_broker_factory, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    broker = ottla_broker_factory(log_dir="here")
+    assert broker.data_dir == tmp_path / "here"
+    assert (tmp_path / "here" / "meta.properties").exists()
+
+def test_listeners(ottla_broker_factory):
+    broker = ottla_broker_factory(
+        listeners="MINE://127.0.0.1:0,OTHER://127.0.0.1:0",
+        listener_security_protocol_map="MINE:PLAINTEXT,OTHER:PLAINTEXT",
+    )
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    (future,) = admin.describe_configs([ConfigResource("broker", "1")]).values()
+    assert future.result(20)["listeners"].value.startswith("MINE://127.0.0.1:")
+    first = broker.bootstrap
+    broker.restart()
+    assert broker.bootstrap == first
+
+def test_two_places_for_the_data(ottla_broker_factory, tmp_path):
+    with pytest.raises(BrokerFailed, match="data_dir .* is not among log.dirs"):
+        ottla_broker_factory(log_dirs="a,b", data_dir=tmp_path)
+"""
+    result = run_project(tmp_path, tests)
+    assert "4 passed" in result.stdout, result.stdout + result.stderr
+
+
+def test_a_killed_run_leaves_nothing_behind_after_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The orphan is stopped, so that it cannot notice by itself that its parent is gone."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    monkeypatch.setenv("TMPDIR", str(scratch))
+    tests = """
+import os, signal
+def test_it(ottla_broker):
+    with open("pid", "w") as file:
+        print(ottla_broker.pid, file=file)
+    os.kill(ottla_broker.pid, signal.SIGSTOP)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+    assert run_project(tmp_path, tests).returncode == -signal.SIGKILL
+    orphan = int((tmp_path / "pid").read_text())
+    process = os.pidfd_open(orphan)
+    assert len(list(scratch.glob("ottla-test-*"))) == 1
+    with Broker() as other:
+        result = run_project(tmp_path, "def test_it(ottla_broker): pass")
+        assert "1 passed" in result.stdout, result.stdout + result.stderr
+        assert select.select([process], [], [], TIMEOUT_S)[0], "the orphan still runs"
+        assert other.is_running, "the brokers of others are left alone"
+    os.close(process)
+    assert list(scratch.glob("ottla-test-*")) == []
+
+
+def test_a_shared_broker_that_died_is_named_in_the_tests_that_meet_it(tmp_path: Path) -> None:
+    tests = """
+import os, signal
+def test_kills_it(ottla_broker):
+    os.kill(ottla_broker.pid, signal.SIGKILL)
+    ottla_broker._process.wait()
+def test_meets_it(ottla_broker): raise AssertionError("is not even begun")
+def test_wants_a_topic(ottla_topic): raise AssertionError("is not even begun")
+def test_has_its_own(ottla_broker_factory): ottla_broker_factory().kill()
+def test_stops_its_own(ottla_broker_factory): ottla_broker_factory().stop()
+"""
+    result = run_project(tmp_path, tests)
+    assert "3 passed, 2 errors" in result.stdout, result.stdout + result.stderr
+    assert result.stdout.count("has died (exit code -9); its log:") >= 2
+    assert "is not even begun" not in result.stdout.replace('raise AssertionError("is', "")

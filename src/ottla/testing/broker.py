@@ -5,17 +5,16 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
+from ottla.testing.homes import Home
 from ottla.testing.topics import create_topic
 
 READY_TIMEOUT_S: Final = 30.0
@@ -23,7 +22,8 @@ STOP_TIMEOUT_S: Final = 30.0
 LOG_TAIL_CHARS: Final = 16_000
 READY_LINE_BYTES_MAX: Final = 65_536
 
-Setting: TypeAlias = str | int | float | bool
+Value: TypeAlias = str | int | float | bool | os.PathLike[str]
+Setting: TypeAlias = Value | Sequence[Value]
 
 # A group of one test member need not wait for more members to come.
 TEST_SETTINGS: Final[Mapping[str, Setting]] = {"group.initial.rebalance.delay.ms": 0}
@@ -49,10 +49,14 @@ class Broker:
         ready_timeout_s: float = READY_TIMEOUT_S,
     ) -> None:
         self.settings = {**TEST_SETTINGS, **(settings or {})}
-        self._given_data_dir = data_dir
+        self._log_dirs = _absolute(self.settings.pop("log.dir", self.settings.get("log.dirs")))
+        self._data_dir = _chosen(data_dir, self._log_dirs)
         self._port = port
+        if port and "listeners" in self.settings:
+            raise BrokerFailed("port and listeners both say where to listen; give one of them")
         self._ready_timeout_s = ready_timeout_s
-        self._home: Path | None = None
+        self._home: Home | None = None
+        self._is_wanted = False
         self._process: subprocess.Popen[bytes] | None = None
         self._addresses: dict[str, Any] = {}
         self._final_log = ""
@@ -87,9 +91,7 @@ class Broker:
 
     @property
     def data_dir(self) -> Path:
-        if self._given_data_dir is not None:
-            return Path(self._given_data_dir).absolute()
-        return self._own_home() / "data"
+        return self._data_dir or self._own_home() / "data"
 
     @property
     def pid(self) -> int:
@@ -114,7 +116,12 @@ class Broker:
         """Everything the broker has logged so far, over all its restarts."""
         if self._home is None:
             return self._final_log
-        return (self._home / "broker.log").read_text(errors="replace")
+        return (self._home.path / "broker.log").read_text(errors="replace")
+
+    def check_alive(self) -> None:
+        """BrokerFailed if the process has ended and nobody had asked for that."""
+        if self._is_wanted and not self.is_running:
+            raise BrokerFailed(self._failure("has died"))
 
     def create_topic(
         self, name: str, partitions: int = 1, configs: Mapping[str, Setting] | None = None
@@ -127,22 +134,25 @@ class Broker:
         if self.is_running:
             raise BrokerFailed("the broker is running already")
         if self._home is None:
-            self._home = Path(tempfile.mkdtemp(prefix="ottla-test-"))
+            self._home = Home()
         ready_read, ready_write = os.pipe()
         try:
             try:
                 self._process = self._spawn(ready_write)
+                self._home.note_pid(self._process.pid)
             finally:
                 os.close(ready_write)
             self._addresses = self._await_ready(ready_read)
         finally:
             os.close(ready_read)
         self._port = int(self.bootstrap.rpartition(":")[2])
+        self._is_wanted = True
 
     def stop(self, timeout_s: float = STOP_TIMEOUT_S) -> int:
         """Asks for a clean stop and waits for it; returns the exit code."""
         if self._process is None:
             raise BrokerFailed("the broker has not been started")
+        self._is_wanted = False
         if self.is_running:
             self._process.send_signal(signal.SIGTERM)
             try:
@@ -155,6 +165,7 @@ class Broker:
 
     def kill(self) -> None:
         """Ends the process as a crash would (SIGKILL)."""
+        self._is_wanted = False
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -175,23 +186,31 @@ class Broker:
             self.kill()
             if self._home is not None:
                 self._final_log = self.log_text()
-                shutil.rmtree(self._home, ignore_errors=True)
+                self._home.remove()
                 self._home = None
 
     def _own_home(self) -> Path:
         if self._home is None:
             raise BrokerFailed("the broker has not been started, or is closed")
-        return self._home
+        return self._home.path
 
     def _command(self, ready_fd: int) -> list[str]:
         command = [sys.executable, "-m", "ottla", "start"]
-        command += ["--listen", f"127.0.0.1:{self._port}"]
-        if "log.dirs" not in self.settings:
-            command += ["--data-dir", str(self.data_dir)]
+        given = {"http.listener": "127.0.0.1:0", **self.settings}
+        given["listeners"] = self._listeners()
+        given["log.dirs"] = self._log_dirs or (self.data_dir,)
         command += ["--ready-fd", str(ready_fd), "--die-with-parent"]
-        for name, value in {"http.listener": "127.0.0.1:0", **self.settings}.items():
+        for name, value in given.items():
             command += ["--set", f"{name}={_text(value)}"]
         return command
+
+    def _listeners(self) -> str:
+        """As given; where the first port was any, it stays what it was after a restart."""
+        text = _text(self.settings.get("listeners", f"127.0.0.1:{self._port}"))
+        first, comma, rest = text.partition(",")
+        if first.strip().endswith(":0"):
+            first = f"{first.strip()[:-1]}{self._port}"
+        return f"{first}{comma}{rest}"
 
     def _spawn(self, ready_fd: int) -> subprocess.Popen[bytes]:
         environment = {
@@ -236,6 +255,25 @@ class Broker:
             self._process.stdin.close()
 
 
+def _absolute(directories: Setting | None) -> tuple[Path, ...]:
+    """`log.dirs` as the caller means them: the broker works in a directory of its own."""
+    texts = _text(directories or "").split(",")
+    return tuple(Path(text.strip()).absolute() for text in texts if text.strip())
+
+
+def _chosen(data_dir: str | os.PathLike[str] | None, log_dirs: Sequence[Path]) -> Path | None:
+    """The directory that the caller has named, if any."""
+    if data_dir is None:
+        return log_dirs[0] if log_dirs else None
+    named = Path(data_dir).absolute()
+    if log_dirs and named not in log_dirs:
+        listed = ", ".join(map(str, log_dirs))
+        raise BrokerFailed(f"data_dir is {named}, which is not among log.dirs ({listed})")
+    return named
+
+
 def _text(value: Setting) -> str:
     """As a properties file has it."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return ",".join(map(_text, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -74,8 +74,17 @@ def ottla_topic(ottla_broker: Broker, request: pytest.FixtureRequest) -> str:
     options: dict[str, Any] = {} if marker is None else marker.kwargs
     readable = re.sub(r"[^a-zA-Z0-9._-]+", "-", request.node.name)[:TOPIC_NAME_CHARS_MAX]
     name = f"{readable}-{secrets.token_hex(4)}"
+    ottla_broker.check_alive()
     ottla_broker.create_topic(name, **options)
     return name
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_setup(item: pytest.Item) -> Generator[None, None, None]:
+    """A test does not begin with a broker that has died in an earlier one."""
+    yield
+    for broker in _brokers_of(item):
+        broker.check_alive()
 
 
 @pytest.hookimpl(wrapper=True)
