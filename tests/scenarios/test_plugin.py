@@ -7,6 +7,7 @@ import select
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -205,6 +206,7 @@ def test_a_killed_run_leaves_nothing_behind_after_the_next_one(
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     monkeypatch.setenv("TMPDIR", str(scratch))
+    monkeypatch.setattr(tempfile, "tempdir", None)
     tests = """
 import os, signal
 def test_it(ottla_broker):
