@@ -82,7 +82,7 @@ class Disk(Protocol):
         """
 
     def sync_file_system(self, path: str) -> None:
-        """Everything on the file system of `path` is on stable storage when this returns."""
+        """Everything below `path`, a directory, is on stable storage when this returns."""
 
     def read_file(self, path: str) -> bytes: ...
 

@@ -2,7 +2,8 @@
 
 Linux gives what the hot path wants: reads that say when a page is cold, a sync of a whole file
 system. Elsewhere plain reads and single syncs take their place, which is right but slower;
-`portable=True` forces those on Linux, for tests.
+`portable=True` forces those on Linux, for tests. Single syncs also where the kernel is older than
+5.8: its syncfs says that all is well when writes have failed.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Sequence
@@ -25,6 +27,13 @@ IOV_MAX: Final = 1024
 F_FULLFSYNC: Final = 51
 COST_WEIGHT: Final = 0.2
 COST_FADING: Final = 0.99
+SYNCFS_TELLS_SINCE: Final = (5, 8)
+
+
+def tells_failed_writes_of_file_systems(release: str) -> bool:
+    """Whether syncfs of a Linux of this release reports what could not be written."""
+    found = re.match(r"(\d+)\.(\d+)", release)
+    return found is not None and (int(found[1]), int(found[2])) >= SYNCFS_TELLS_SINCE
 
 
 def _sync_fd(fd: int) -> None:
@@ -135,9 +144,12 @@ class SyncCosts:
 class RealDisk:
     """Implements `ottla.ports.Disk` on the operating system."""
 
-    def __init__(self, *, portable: bool = sys.platform != "linux") -> None:
+    def __init__(
+        self, *, portable: bool = sys.platform != "linux", release: str | None = None
+    ) -> None:
         self._file = RealFile if portable else LinuxFile
-        self._portable = portable
+        release = os.uname().release if release is None else release
+        self._has_syncfs = not portable and tells_failed_writes_of_file_systems(release)
         self._costs = SyncCosts()
 
     def open(self, path: str, *, create: bool = False) -> File:
@@ -175,7 +187,7 @@ class RealDisk:
     def sync_many(self, files: Sequence[File], directories: Sequence[str] = ()) -> bool:
         started = perf_counter()
         count = len(files) + len(directories)
-        is_all = bool(files) and not self._portable and self._costs.prefers_file_system(count)
+        is_all = bool(files) and self._has_syncfs and self._costs.prefers_file_system(count)
         if is_all:
             self._sync_file_systems(files)
         else:
@@ -195,15 +207,28 @@ class RealDisk:
             _sync_file_system(fd)
 
     def sync_file_system(self, path: str) -> None:
+        if not self._has_syncfs:
+            self._sync_tree(path)
+            return
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            if self._portable:
-                os.sync()
-                _sync_fd(fd)
-            else:
-                _sync_file_system(fd)
+            _sync_file_system(fd)
         finally:
             os.close(fd)
+
+    def _sync_tree(self, path: str) -> None:
+        """Our own files are all there; whatever else the file system holds is not asked."""
+        for directory, _, names in os.walk(path, onerror=_raise):
+            for name in names:
+                try:
+                    fd = os.open(f"{directory}/{name}", os.O_RDONLY | os.O_CLOEXEC)
+                except FileNotFoundError:
+                    continue
+                try:
+                    _sync_fd(fd)
+                finally:
+                    os.close(fd)
+            self.sync_directory(directory)
 
     def read_file(self, path: str) -> bytes:
         with open(path, "rb") as file:
@@ -244,6 +269,10 @@ class RealDisk:
             file.close()
             raise
         return file
+
+
+def _raise(error: OSError) -> None:
+    raise error
 
 
 def _sync_file_system(fd: int) -> None:

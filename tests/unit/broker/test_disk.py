@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.disk import IOV_MAX, SYNCFS_FILES_MIN, RealDisk, SyncCosts
+from ottla.broker import disk as disks
+from ottla.broker.disk import (
+    IOV_MAX,
+    SYNCFS_FILES_MIN,
+    RealDisk,
+    SyncCosts,
+    tells_failed_writes_of_file_systems,
+)
 
 
 @pytest.fixture(params=[False, True], ids=["linux", "portable"])
@@ -99,3 +106,52 @@ def test_the_cheaper_way_to_sync_many_files_is_learned() -> None:
         costs.took(1, 0.5, is_file_system=False)
         costs.took(100, 0.001, is_file_system=True)
     assert costs.prefers_file_system(SYNCFS_FILES_MIN)
+
+
+@pytest.mark.parametrize(
+    ("release", "tells"),
+    [
+        ("2.6.39", False),
+        ("4.18.0-553.el8_10.x86_64", False),
+        ("5.7.19", False),
+        ("5.8.0", True),
+        ("5.10.0-28-amd64", True),
+        ("5.15.167.4-microsoft-standard-WSL2", True),
+        ("6.1", True),
+        ("6.18.44-fc-v445", True),
+        ("10.0-rc1", True),
+        ("5", False),
+        ("unknown", False),
+        ("", False),
+    ],
+)
+def test_only_from_linux_5_8_on_a_file_systems_sync_tells_what_failed(
+    release: str, tells: bool
+) -> None:
+    assert tells_failed_writes_of_file_systems(release) is tells
+
+
+def test_where_a_file_systems_sync_tells_no_errors_every_file_is_synced_for_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    synced: set[int] = set()
+
+    def note(fd: int) -> None:
+        synced.add(os.fstat(fd).st_ino)
+
+    monkeypatch.setattr(disks.os, "fdatasync", note)
+    monkeypatch.setattr(disks.os, "fsync", note)
+    disk = RealDisk(portable=False, release="5.7.19")
+    below = tmp_path / "t-0"
+    below.mkdir()
+    paths = [tmp_path / "f", *(below / str(number) for number in range(100))]
+    files = [disk.open(str(path), create=True) for path in paths]
+    assert disk.sync_many(files, [str(tmp_path)]) is False
+    everything = {path.stat().st_ino for path in (tmp_path, *paths)}
+    assert synced == everything
+    synced.clear()
+    disk.sync_file_system(str(tmp_path))
+    assert synced == everything | {below.stat().st_ino}
+    for file in files:
+        file.close()
+    assert RealDisk(portable=False, release="5.8.0").sync_many([], []) is False
