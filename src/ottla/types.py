@@ -23,6 +23,8 @@ OFFSETS_TOPIC: Final = "__consumer_offsets"
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 # By this client id Kafka knows a tool of its own, which alone may write to internal topics.
 ADMIN_CLIENT_ID: Final = "__admin_client"
+# What the broker itself has to know after a power cut: write.caching has no say there.
+ALWAYS_SYNCED_TOPICS: Final = INTERNAL_TOPICS | {METADATA_TOPIC}
 
 
 class TopicPartition(NamedTuple):

@@ -83,6 +83,10 @@ def test_others_are_served_while_the_directories_of_a_deleted_topic_cannot_be_re
         assert produce(client, "big", batch(b"after")).base_offset == 0
         assert values_in(fetch(client, "big", 0).records) == [b"after"]
         assert values_in(fetch(client, "other", 0).records) == [b"v"]
+        # The metadata log tells that its topic was deleted: then nothing of it is kept.
+        while any(path.name.endswith("-delete") for path in crashed.iterdir()):
+            assert list_offset(client, "big", -1).offset == 1
+        assert not list(crashed.glob("*-stray"))
 
 
 @pytest.mark.seconds(60)

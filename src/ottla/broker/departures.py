@@ -3,8 +3,8 @@
 All of it happens in threads, in each data directory one partition after the other, so that a topic
 of many partitions holds up neither the loop nor the other threads. A partition of a new topic of
 the same name is there at once; its first file waits until the name of its directory is free. A
-crash in between leaves directories whose topic is gone, or has another id: the next start removes
-them.
+crash in between leaves directories whose topic is gone, or has another id: the next start finds
+them (`finding.py`). Strays go the same way, but are only renamed.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class Departure(NamedTuple):
     name: TopicPartition
     log: Log | None
     unique: bytes
+    is_kept: bool
 
     @property
     def path(self) -> str:
@@ -47,11 +48,23 @@ class Departures:
         self._taken: dict[str, list[Callable[[], None]]] = {}
         self._lanes: dict[DataDirectory, _Lane] = {}
 
-    def begin(self, leaving: Iterable[tuple[DataDirectory, TopicPartition, Log | None]]) -> None:
-        """Renames and removes the directories; their names are taken until they are renamed."""
-        lanes, unique = set(), self._random.bytes(16)
+    def begin(
+        self,
+        leaving: Iterable[tuple[DataDirectory, TopicPartition, Log | None]],
+        *,
+        is_kept: bool = False,
+    ) -> None:
+        """Renames and removes the directories; their names are taken until they are renamed.
+
+        Those to be kept are renamed otherwise, and stay.
+        """
+        lanes, uniques = set(), dict[str, bytes]()
         for data, name, log in leaving:
-            departure = Departure(data, name, log, unique)
+            # Each topic has its own: long names that begin alike are cut to the same length.
+            unique = uniques.get(name.topic) or uniques.setdefault(
+                name.topic, self._random.bytes(16)
+            )
+            departure = Departure(data, name, log, unique, is_kept)
             self._taken.setdefault(departure.path, [])
             lane = self._lane(data)
             lane.to_rename.append(departure)
@@ -144,7 +157,7 @@ class _Lane:
             self.go_on()
 
     def _rename(self, some: Sequence[Departure]) -> list[str | None]:
-        """In a thread. Where each directory is now: nowhere is "", None means that it stays."""
+        """In a thread. What is to be removed of each, "" if nothing; None: the name is not free."""
         found = [self._rename_one(departure) for departure in some]
         try:
             self._disk.sync_directory(self._data.path)
@@ -156,11 +169,14 @@ class _Lane:
         if departure.log is not None:
             departure.log.abandon()
         try:
+            if departure.is_kept:
+                self._data.set_stray_aside(departure.name, departure.unique)
+                return ""
             return self._data.doom_partition(departure.name, departure.unique)
         except FileNotFoundError:
             return ""
         except OSError as error:
-            logger.error("%s cannot be removed: %s", departure.path, error)
+            logger.error("%s cannot be renamed: %s", departure.path, error)
             return None
 
     def _renamed(self, some: Sequence[Departure], found: Sequence[str | None]) -> None:

@@ -102,6 +102,8 @@ class MetadataCache:
         self._by_topic: dict[str, dict[Hashable, Any]] = {}
         self._of_all: dict[Hashable, Any] = {}
         self._listeners: list[Listener] = []
+        # Topics whose deletion a start has read in the log; nobody asks for later ones.
+        self.deleted_ids: set[bytes] = set()
 
     # What handlers ask.
 
@@ -187,6 +189,8 @@ class MetadataCache:
             self._forget(record)
             batch.see(record, self.image)
             self.image.apply(record)
+            if isinstance(record, RemoveTopicRecord) and not self._listeners:
+                self.deleted_ids.add(record.topic_id)
         if not self._listeners:
             return
         changes = batch.changes(self.image)

@@ -32,7 +32,7 @@ from ottla.errors import (
 from ottla.log.corruption import Corruption
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Appended, Log, LogPosition, SyncTicket
-from ottla.types import NO_EPOCH, TopicPartition
+from ottla.types import ALWAYS_SYNCED_TOPICS, NO_EPOCH, TopicPartition
 from ottla.wire.compression import Compression
 from ottla.wire.records import (
     BATCH_HEADER_BYTES,
@@ -69,7 +69,7 @@ class Partition:
     """Offset assignment, checks and enqueueing are one step without an await in between.
 
     The high watermark is where consumers stop: behind the last synced batch, or behind the last
-    written one where the topic asks for `write.caching`.
+    written one where the topic asks for `write.caching` and is none of the broker's own.
     """
 
     __slots__ = (
@@ -156,7 +156,8 @@ class Partition:
             if config.compression_type == "uncompressed"
             else Compression[config.compression_type.upper()]
         )
-        self.is_synced_eagerly = not config.write_caching
+        is_own = self.name.topic in ALWAYS_SYNCED_TOPICS
+        self.is_synced_eagerly = is_own or not config.write_caching
         self._batch_bytes_max = config.max_message_bytes
         self._ahead_ms_max = config.message_timestamp_after_max_ms
         self._behind_ms_max = config.message_timestamp_before_max_ms

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Final, TypeVar
 
 from ottla.broker.departures import Departures
+from ottla.broker.finding import Finder
 from ottla.broker.flusher import STOP_S_MAX
 from ottla.broker.metadata import (
     Change,
@@ -26,7 +27,7 @@ from ottla.broker.stores import Placement, Store, Stores, is_broken
 from ottla.cluster.directories import Assignment, directory_of
 from ottla.cluster.image import PartitionImage, TopicImage
 from ottla.config import BrokerConfig, TopicConfig
-from ottla.errors import CannotStart, NotLeader, OttlaError, UnknownTopicOrPartition
+from ottla.errors import NotLeader, OttlaError, UnknownTopicOrPartition
 from ottla.log.checkpoints import (
     HIGH_WATERMARKS,
     LOG_SIZES,
@@ -35,7 +36,6 @@ from ottla.log.checkpoints import (
     read_offsets,
     write_offsets,
 )
-from ottla.log.directory import DataDirectory
 from ottla.log.handles import Handles
 from ottla.log.log import Log, LogConfig
 from ottla.log.lost import lost_log
@@ -146,7 +146,9 @@ class Partitions:
 
     def open_all(self) -> None:
         """At start, blocking: opens the log of every partition that the metadata names."""
-        found, settled = self._remove_strangers()
+        metadata = self._metadata
+        finder = Finder(metadata.image.topics_by_name, metadata.deleted_ids, self._departures)
+        found, settled = finder.look(self.stores.online(), self._with)
         remembered = {store: self._read_checkpoints(store) for store in self.stores.online()}
         placement = self.stores.placement(())
         for topic in self._metadata.image.topics_by_name.values():
@@ -363,46 +365,6 @@ class Partitions:
 
     def _depart(self, partition: Partition) -> None:
         self._departures.begin([(partition.data, partition.name, partition.log)])
-
-    def _remove_strangers(self) -> tuple[dict[TopicPartition, Store], set[TopicPartition]]:
-        """Removes directories whose topic is gone, or is another one of the same name.
-
-        Returns where those lie that stay, and which of them are complete. A partition that is in
-        two places cannot be opened, and only a person can say which is the true one; Kafka refuses
-        to start as well.
-        """
-        found: dict[TopicPartition, Store] = {}
-        settled: set[TopicPartition] = set()
-        for store in self.stores.online():
-            for name in self._with(store, self._remove_strangers_in, store.data, settled) or ():
-                other = found.setdefault(name, store)
-                if other is not store:
-                    raise CannotStart(
-                        f"{name} is in {other.path} and in {store.path}: move the directory of "
-                        "the older one away, and start again."
-                    )
-        return found, settled
-
-    def _remove_strangers_in(
-        self, data: DataDirectory, settled: set[TopicPartition]
-    ) -> list[TopicPartition]:
-        topics = self._metadata.image.topics_by_name
-        self._departures.remove(data, data.doomed())
-        strangers: list[tuple[DataDirectory, TopicPartition, Log | None]] = []
-        found = []
-        for name in data.partitions():
-            topic = topics.get(name.topic)
-            is_known = topic is not None and name.partition in topic.partitions
-            id_found = data.read_topic_id(name)
-            if is_known and topic is not None and id_found in (None, topic.id):
-                found.append(name)
-                # Without a readable id it is still the topic's: the file is written again.
-                if id_found is not None:
-                    settled.add(name)
-            elif name != self._metadata_partition.name:
-                strangers.append((data, name, None))
-        self._departures.begin(strangers)
-        return found
 
     # ---------------------------------------------------------------------------- checkpoints
 

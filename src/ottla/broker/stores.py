@@ -305,7 +305,7 @@ def _metadata_store(
 ) -> Store:
     """Where the metadata log lies; in new directories metadata.log.dir, or the first.
 
-    Beginning a new metadata log beside partitions would make them nobody's, and remove them.
+    Beginning a new metadata log beside partitions would make all of them strays.
     """
     wanted = stores[0]
     if config.metadata_log_dir is not None:

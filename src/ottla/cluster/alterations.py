@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from ottla.cluster.configs import BrokerLayers
+from ottla.cluster.configs import BrokerLayers, check_topic_config
 from ottla.cluster.image import MetadataImage, ResourceType
 from ottla.cluster.names import check_topic_name
-from ottla.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig, TopicConfig
+from ottla.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig
 from ottla.config.setting import Kind, Setting, unknown
 from ottla.config.topic import inherited
 from ottla.errors import (
@@ -83,7 +83,7 @@ def _alter_one(
     before = image.configs.get((resource.type, resource.name), {})
     after = _after(image, config, resource, before)
     if resource.type == ResourceType.TOPIC:
-        TopicConfig.resolve(BrokerLayers.of(config, image).effective(), after)
+        check_topic_config(resource.name, BrokerLayers.of(config, image).effective(), after)
     else:
         _check_broker_settings(config, before, after)
     named = dict.fromkeys([*(change.name for change in resource.changes), *before])

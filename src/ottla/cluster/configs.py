@@ -18,6 +18,9 @@ from ottla.config.listeners import Listener
 from ottla.config.setting import Setting
 from ottla.config.topic import inherited
 from ottla.errors import InvalidConfig
+from ottla.types import ALWAYS_SYNCED_TOPICS
+
+WRITE_CACHING: Final = "write.caching"
 
 # Who and where a broker is: what no other has, and no default of all can say.
 OF_ONE_BROKER: Final = frozenset({"advertised.listeners", "listeners", "log.dirs", "node.id"})
@@ -125,12 +128,25 @@ def stored_topic_config(broker: BrokerConfig, overrides: Mapping[str, str]) -> T
         return TopicConfig.resolve(broker, _readable(TOPIC_SETTINGS, overrides))
 
 
-def describe_topic(layers: BrokerLayers, overrides: Mapping[str, str]) -> list[DescribedSetting]:
+def check_topic_config(name: str, broker: BrokerConfig, overrides: Mapping[str, str]) -> None:
+    """InvalidConfig says what cannot be set, or not for this topic."""
+    config = TopicConfig.resolve(broker, overrides)
+    if name in ALWAYS_SYNCED_TOPICS and WRITE_CACHING in overrides and config.write_caching:
+        raise InvalidConfig(f"{name} is the broker's own and always synced: {WRITE_CACHING}=true.")
+
+
+def describe_topic(
+    layers: BrokerLayers, overrides: Mapping[str, str], topic: str = ""
+) -> list[DescribedSetting]:
     """All settings of a topic, by name."""
     broker = layers.effective()
     described = []
     for name in sorted(TOPIC_SETTINGS):
         setting = TOPIC_SETTINGS[name]
+        if name == WRITE_CACHING and topic in ALWAYS_SYNCED_TOPICS:
+            fixed = SourcedValue(name, setting.format(setting.default), ConfigSource.DEFAULT)
+            described.append(DescribedSetting(setting, fixed.value, [fixed], is_read_only=True))
+            continue
         own = overrides.get(name)
         values = [] if own is None else [SourcedValue(name, own, ConfigSource.TOPIC)]
         for synonym in setting.synonyms:

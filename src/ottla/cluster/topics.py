@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
+from ottla.cluster.configs import check_topic_config
 from ottla.cluster.directories import UNASSIGNED_DIRECTORY
 from ottla.cluster.image import MetadataImage, ResourceType, TopicImage
 from ottla.cluster.names import check_topic_name, collision_key, new_id
 from ottla.cluster.placement import Candidate, place
-from ottla.config import BrokerConfig, TopicConfig
+from ottla.config import BrokerConfig
 from ottla.errors import (
     InvalidConfig,
     InvalidPartitions,
@@ -168,7 +169,7 @@ def _overrides(config: BrokerConfig, topic: CreatableTopic) -> dict[str, str]:
             raise InvalidConfig(f"{setting.name} has no value.")
         overrides[setting.name] = setting.value
     if overrides:
-        TopicConfig.resolve(config, overrides)
+        check_topic_config(topic.name, config, overrides)
     return overrides
 
 

@@ -233,7 +233,8 @@ class TopicConfig(Settings):
     write_caching: bool = setting(
         False,
         "Whether acks=all answers once the batch is in the operating system's cache, as in Kafka, "
-        "instead of on disk; Ottla's own setting.",
+        "instead of on disk; Ottla's own setting. The broker's own topics and the metadata are "
+        "always synced; there it cannot be set.",
         broker="log.write.caching",
     )
 

@@ -5,6 +5,7 @@ meta.properties           Kafka's: version, cluster.id, node.id, directory.id; a
 .kafka_cleanshutdown      there between a clean stop and the next start
 topic-N/                  a partition, with its topic's id in partition.metadata
 topic-N.<hex>-delete/     a partition that is being removed
+topic-N.<hex>-stray/      a partition that the metadata did not know at a start; a person decides
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ PARTITION_METADATA: Final = "partition.metadata"
 CLEAN_MARKER: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
 DELETE_SUFFIX: Final = "-delete"
+STRAY_SUFFIX: Final = "-stray"
 NAME_CHARS_MAX: Final = 255
 
 META_VERSION: Final = 1
@@ -191,15 +193,22 @@ class DataDirectory:
         Nothing is synced: should the old name come back after a crash, it comes with an id that no
         topic has any more.
         """
-        suffix = f"-{partition.partition}.{unique.hex()}{DELETE_SUFFIX}"
+        return self._rename(partition, f"{unique.hex()}{DELETE_SUFFIX}")
+
+    def set_stray_aside(self, partition: TopicPartition, unique: bytes) -> str:
+        """Gives its name free; nothing of it is lost."""
+        return self._rename(partition, f"{unique.hex()}{STRAY_SUFFIX}")
+
+    def _rename(self, partition: TopicPartition, ending: str) -> str:
+        suffix = f"-{partition.partition}.{ending}"
         topic = partition.topic[: NAME_CHARS_MAX - len(suffix)]
-        doomed = f"{self.path}/{topic}{suffix}"
-        self._disk.rename(self.partition_path(partition), doomed)
-        return doomed
+        renamed = f"{self.path}/{topic}{suffix}"
+        self._disk.rename(self.partition_path(partition), renamed)
+        return renamed
 
 
 def parse_partition(name: str) -> TopicPartition | None:
-    """`topic-N`; None for anything else, `-delete` directories among it."""
+    """`topic-N`; None for anything else, `-delete` and `-stray` directories among it."""
     topic, _, digits = name.rpartition("-")
     if not topic or not digits.isdecimal() or not digits.isascii():
         return None

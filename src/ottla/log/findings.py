@@ -31,6 +31,7 @@ class Trouble(StrEnum):
     TOPIC_ID = "topic-id"
     NOTED = "noted"
     LEFTOVER = "leftover"
+    STRAY = "stray"
     GONE = "gone"
     UNREADABLE = "unreadable"
 
@@ -62,6 +63,7 @@ ADVICE: Final[dict[Trouble, str]] = {
     Trouble.TOPIC_ID: "Find out which directory is the topic's own before the broker starts.",
     Trouble.NOTED: "Once the log is whole again a restart of the broker takes the note away.",
     Trouble.LEFTOVER: "Nothing to do: the broker removes or completes it.",
+    Trouble.STRAY: "`ottla log dump --records` shows its messages; remove it if nobody needs them.",
     Trouble.GONE: "Nothing to do: a running broker deletes what is too old.",
     Trouble.UNREADABLE: "Check the disk and the rights of the file.",
 }

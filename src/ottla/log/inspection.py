@@ -26,6 +26,7 @@ from ottla.log.directory import (
     FORMAT_KEY,
     META_PROPERTIES,
     PARTITION_METADATA,
+    STRAY_SUFFIX,
     decode_uuid,
     encode_uuid,
     parse_partition,
@@ -146,9 +147,12 @@ class Inspection:
         names = self.disk.list(data)
         found = {partition: name for name in names if (partition := parse_partition(name))}
         for name in names:
-            if name.endswith((DELETE_SUFFIX, "-future", "-stray")):
-                what = "a partition that was deleted, moved or given up"
+            if name.endswith((DELETE_SUFFIX, "-future")):
+                what = "a partition that was deleted or moved"
                 yield Finding(Trouble.LEFTOVER, f"{data}/{name}", what)
+            elif name.endswith(STRAY_SUFFIX):
+                what = "a partition that the metadata did not know when a broker started"
+                yield Finding(Trouble.STRAY, f"{data}/{name}", what)
         yield from self._check_topic_ids(found)
         yield from self._check_absent(found)
         for partition in sorted(found):

@@ -24,7 +24,7 @@ from ottla.log.directory import DataDirectory
 from ottla.log.log import Log, LogConfig
 from ottla.ports import File
 from ottla.testing.disks import MemoryDisk
-from ottla.types import TopicPartition
+from ottla.types import ALWAYS_SYNCED_TOPICS, TopicPartition
 from ottla.wire.messages.produce import PartitionProduceResponse, ProduceResponse
 from records_kit import batch
 
@@ -77,8 +77,8 @@ class House:
         self.data = DataDirectory(disk, "/data")
         disk.make_directory("/data")
 
-    def partition(self, index: int = 0, **settings: str) -> Partition:
-        name = TopicPartition("t", index)
+    def partition(self, index: int = 0, topic: str = "t", **settings: str) -> Partition:
+        name = TopicPartition(topic, index)
         log = Log.open(
             self.disk, self.data.partition_path(name), LogConfig(), now_ms=NOW_MS, clean=True
         )
@@ -155,6 +155,27 @@ async def test_a_cached_topic_commits_what_is_written(house: House) -> None:
     house.disk.go.clear()
     _produce(partition, waiter, "a")
     assert await waiter.told_about(1) == [("a", None)]
+
+
+@pytest.mark.parametrize("topic", sorted(ALWAYS_SYNCED_TOPICS))
+def test_the_brokers_own_logs_are_synced_whatever_the_settings_say(topic: str) -> None:
+    async def story(house: House) -> None:
+        cached = {"write.caching": "true"}
+        partition, waiter = house.partition(topic=topic, **cached), Waiter()
+        for _ in range(2):
+            house.disk.go.clear()
+            house.disk.is_syncing.clear()
+            end_offset = _produce(partition, waiter, "a")
+            assert await asyncio.to_thread(house.disk.is_syncing.wait, 10)
+            assert partition.log.written.offset == end_offset
+            assert partition.high_watermark.offset == end_offset - 1
+            assert len(waiter.told) == end_offset - 1
+            house.disk.go.set()
+            await waiter.told_about(end_offset)
+            assert partition.high_watermark.offset == end_offset
+            partition.configure(TopicConfig.resolve(BrokerConfig(), cached))
+
+    in_a_house(story)()
 
 
 @in_a_house

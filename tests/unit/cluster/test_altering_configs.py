@@ -2,6 +2,8 @@ from __future__ import annotations
 
 import pytest
 
+from ottla.cluster.configs import BrokerLayers, describe_topic
+from ottla.config import BrokerConfig
 from ottla.errors import ErrorCode
 from ottla.wire.messages.incremental_alter_configs import IncrementalAlterConfigsRequest
 
@@ -176,3 +178,33 @@ class TestBrokers:
         cluster.cache.image.configs[TOPIC, "t"] = {"warp.ms": "1", "segment.ms": "9"}
         assert cluster.cache.broker_config.log_level == "debug"
         assert cluster.cache.topic_config("t").segment_ms == 9
+
+
+class TestTheBrokersOwnTopics:
+    """They are synced whatever the settings say, so none may say otherwise."""
+
+    @pytest.mark.parametrize("name", ["__consumer_offsets", "__transaction_state"])
+    def test_write_caching_is_refused(self, cluster, name):
+        cluster.create(name)
+        result = cluster.alter(TOPIC, name, ("write.caching", SET, "true"))
+        assert result.error_code == ErrorCode.INVALID_CONFIG
+        assert "always synced" in result.error_message
+        assert cluster.image.topic_configs(name) == {}
+        assert cluster.alter(TOPIC, name, ("write.caching", SET, "false")).error_code == 0
+        assert cluster.alter(TOPIC, name, ("segment.ms", SET, "9")).error_code == 0
+
+    def test_write_caching_is_refused_at_their_creation(self, cluster):
+        result = cluster.create("__consumer_offsets", configs={"write.caching": "true"})
+        assert result.error_code == ErrorCode.INVALID_CONFIG
+        assert "__consumer_offsets" not in cluster.image.topics_by_name
+
+    def test_other_topics_may_have_it(self, topic):
+        assert topic.alter(TOPIC, "t", ("write.caching", SET, "true")).error_code == 0
+
+    def test_a_description_does_not_claim_what_is_not_so(self, topic):
+        image = topic.image
+        layers = BrokerLayers.of(BrokerConfig.parse({"log.write.caching": "true"}), image)
+        for name, value in (("__consumer_offsets", "false"), ("t", "true")):
+            described = {d.setting.name: d for d in describe_topic(layers, {}, name)}
+            assert described["write.caching"].value == value
+            assert described["write.caching"].layers[0].value == value

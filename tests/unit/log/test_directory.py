@@ -159,6 +159,16 @@ def test_deleted_partition_frees_its_name(disk: MemoryDisk, data: DataDirectory)
     assert data.doomed() == []
 
 
+def test_a_stray_frees_its_name_and_keeps_its_files(disk: MemoryDisk, data: DataDirectory) -> None:
+    partition = TopicPartition("t", 0)
+    data.lay_out(partition, ID)
+    stray = data.set_stray_aside(partition, ID)
+    assert stray == f"/data/t-0.{ID.hex()}-stray"
+    assert data.partitions() == {}
+    assert data.doomed() == [], "nobody removes it"
+    assert disk.exists(f"{stray}/partition.metadata")
+
+
 def test_longest_topic_name_can_be_deleted(disk: MemoryDisk, data: DataDirectory) -> None:
     partition = TopicPartition("x" * 249, 12345)
     data.lay_out(partition, ID)

@@ -621,6 +621,21 @@ def test_what_waits_to_be_removed_is_a_note(disk: MemoryDisk) -> None:
     assert not finding.is_problem
 
 
+def test_a_stray_is_a_persons_problem_and_can_be_looked_into(disk: MemoryDisk) -> None:
+    write_log(disk)
+    data = DIRECTORY.rpartition("/")[0]
+    stray = f"{data}/gone-0.{'ab' * 16}-stray"
+    disk.make_directory(stray)
+    for path in disk.paths():
+        if path.startswith(DIRECTORY + "/"):
+            disk.write_file(stray + path.removeprefix(DIRECTORY), disk.read_file(path))
+    (finding,) = [each for each in inspect(disk, data)[0] if each.trouble is Trouble.STRAY]
+    assert finding.path == stray
+    assert finding.is_problem
+    assert "ottla log dump" in finding.advice
+    assert find_target(disk, stray).partition == stray
+
+
 # ------------------------------------------------------------------------------------- targets
 
 

@@ -63,7 +63,7 @@ def _describe(services: Services, resource: DescribeConfigsResource) -> Sequence
     name = resource.resource_name
     if resource.resource_type == ResourceType.TOPIC:
         check_topic_name(name)
-        return describe_topic(layers, image.topic_configs(services.metadata.topic(name).name))
+        return describe_topic(layers, image.topic_configs(services.metadata.topic(name).name), name)
     if resource.resource_type == ResourceType.BROKER:
         if not name:
             return describe_cluster_defaults(layers)
