@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import resource
@@ -14,7 +15,9 @@ from typing import Any
 
 import pytest
 
+from ottla.broker import partitions
 from ottla.errors import ErrorCode
+from ottla.log.producer_state import Producer
 from ottla.testing import Broker
 from ottla.wire.messages.describe_log_dirs import DescribeLogDirsRequest
 from ottla.wire.messages.find_coordinator import FindCoordinatorRequest
@@ -311,6 +314,53 @@ def test_a_partitions_first_files_are_not_made_on_the_loop(tmp_path: Path) -> No
         broker.disk.heal()
         assert produce(client, "t", batch(b"second"), partition=on_stuck).base_offset == 1
         assert _fetch_one(client, "t", on_stuck) == [b"first", b"second"]
+
+
+@pytest.mark.parametrize("held", ["open", "write"])
+def test_a_checkpoint_that_waits_for_the_disk_holds_up_nobody_else(
+    tmp_path: Path, held: str
+) -> None:
+    settings = {"log_flush_offset_checkpoint_interval_ms": 50}
+    with BrokerInside(tmp_path / "data", **settings) as broker:
+        for topic in ("t", "other"):
+            broker.create_topic(topic)
+        with RawClient(broker.bootstrap) as client, RawClient(broker.bootstrap) as other:
+            assert produce(client, "other", batch(b"0")).error_code == 0
+            assert produce(client, "t", _sequenced(0, b"0")).error_code == 0
+            # Only files that no batch goes to: what is held is a checkpoint's.
+            for path in (f"{n:020d}.snapshot" for n in range(1, 20)):
+                broker.disk.hold(held, under=str(tmp_path / "data" / "t-0" / path))
+            broker.disk.hold(held, under=str(tmp_path / "data/t-0/leader-epoch-checkpoint"))
+            sequence = 0
+            while not broker.disk.is_holding:
+                sequence = min(sequence + 1, 18)
+                other.ask(_timed("t", 0, _sequenced(sequence, b"%d" % sequence)), 9)
+            for number in range(1, 20):
+                assert produce(client, "other", batch(b"x")).base_offset == number
+                assert _fetch_one(client, "t", 0)[0] == b"0"
+            broker.disk.heal()
+            assert list_offset(client, "t", -1).offset > 1
+
+
+def test_idle_producers_are_forgotten_some_at_a_time(tmp_path: Path) -> None:
+    settings = {"producer_id_expiration_ms": 1}
+    with BrokerInside(tmp_path / "data", **settings) as broker:
+        broker.create_topic("t")
+        parts = broker.node._partitions
+        log, count = parts.get("t", 0).log, 4 * partitions.PRODUCERS_AT_ONCE
+        idle = Producer(epoch=0, spans=(), last_seen_ms=0)
+
+        async def expire() -> int:
+            log._producers._producers = dict.fromkeys(range(count), idle)
+            expiring = asyncio.ensure_future(parts._expire_producers())
+            turns = 0
+            while not expiring.done():
+                await asyncio.sleep(0)
+                turns += 1
+            return turns
+
+        assert broker.call(expire()) >= 4
+        assert log.producer_ids() == []
 
 
 def test_the_first_append_after_a_start_reads_its_indexes_in_a_thread(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.stores import is_broken
 from ottla.log.log import SyncTicket
+from ottla.log.progress import Hints
 from ottla.ports import Disk
 
 if TYPE_CHECKING:
@@ -149,6 +150,7 @@ class Flusher:
         self.is_full = False
         self.failed_syncs = 0
         self.syncs = 0
+        self._is_stopping = False
 
     def start(self) -> None:
         self._syncer.start()
@@ -228,6 +230,15 @@ class Flusher:
         write = partition.begin_probe() if self._write_job is None else None
         if write is not None:
             self._hand_over([write])
+
+    def save(self, partition: Partition, hints: Hints) -> bool:
+        """Has the thread write them, and syncs that; False while it is at something else."""
+        if self._write_job is not None or self._is_stopping:
+            return False
+        write = partition.begin_saving(hints)
+        if write is not None:
+            self._hand_over([write])
+        return True
 
     def _hand_over(self, writes: list[PartitionWrite]) -> None:
         self._write_job = WriteJob(writes, self._loop.time())
@@ -388,6 +399,7 @@ class Flusher:
 
     async def stop(self) -> bool:
         """False when the disk stands still: then it is left alone, and the next start looks."""
+        self._is_stopping = True
         try:
             async with asyncio.timeout(STOP_S_MAX):
                 await self.drain()

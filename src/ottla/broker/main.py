@@ -490,6 +490,7 @@ class Broker:
         self._services.opening.close()
         for task in tuple(self._telling):
             task.cancel()
+        self._partitions.stop_checkpoints()
         await asyncio.gather(*map(self._stop_flushers, self._stores))
         clean = await self._partitions.close()
         metadata = self._stores.metadata

@@ -32,6 +32,7 @@ from ottla.errors import (
 from ottla.log.corruption import Corruption
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Appended, Log, LogPosition, SyncTicket
+from ottla.log.progress import Hints
 from ottla.types import ALWAYS_SYNCED_TOPICS, NO_EPOCH, TopicPartition
 from ottla.wire.compression import Compression
 from ottla.wire.records import (
@@ -377,6 +378,13 @@ class Partition:
         self._write = PartitionWrite(self, self._home, writing, byte_count, waiters)
         return self._write
 
+    def begin_saving(self, hints: Hints) -> PartitionWrite | None:
+        """Hints for recovery, for the same thread; None when they are outdated."""
+        saving = None if self.is_retired else self.log.begin_saving(hints)
+        if saving is not None:
+            self._write = PartitionWrite(self, self._home, saving, 0, [])
+        return None if saving is None else self._write
+
     def finish_write(self, write: PartitionWrite) -> int:
         """The thread is back; returns how many bytes it wrote."""
         self._write = None
@@ -389,9 +397,14 @@ class Partition:
             for waiter, item in write.waiters:
                 waiter.failed(item, failure)
             return 0
-        if write.is_probe:
-            if write.error is None and self._failure is not None:
+        if not write.has_batches:
+            if write.is_probe and write.error is None and self._failure is not None:
                 self._recovered()
+            if not self._queued_bytes and not self._is_queued:
+                # Repetitions of what had been written before.
+                waiters, self._write_waiters = self._write_waiters, []
+                for waiter, item in waiters:
+                    waiter.committed(item)
             return 0
         if write.error is not None:
             later, self._write_waiters = self._write_waiters, []

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log
+from ottla.log.progress import Saving
 from ottla.log.writing import Probing, Writing
 from ottla.types import TopicPartition
 
@@ -56,7 +57,7 @@ class PartitionWrite:
         self,
         partition: Partition,
         home: Home,
-        writing: Writing | Probing,
+        writing: Writing | Probing | Saving,
         byte_count: int,
         waiters: list[tuple[CommitWaiter, Any]],
     ) -> None:
@@ -79,6 +80,8 @@ class PartitionWrite:
         """Back on the loop: the log learns what became of it."""
         if isinstance(self._writing, Probing):
             log.end_probe(self._writing)
+        elif isinstance(self._writing, Saving):
+            log.end_saving(self._writing)
         elif self.error is None:
             log.finish_write(self._writing)
         else:
@@ -87,3 +90,7 @@ class PartitionWrite:
     @property
     def is_probe(self) -> bool:
         return isinstance(self._writing, Probing)
+
+    @property
+    def has_batches(self) -> bool:
+        return isinstance(self._writing, Writing)

@@ -39,6 +39,7 @@ from ottla.log.checkpoints import (
 from ottla.log.handles import Handles
 from ottla.log.log import Log, LogConfig
 from ottla.log.lost import lost_log
+from ottla.log.progress import Hints
 from ottla.ports import Clock, Disk, Random
 from ottla.types import INTERNAL_TOPICS, METADATA_TOPIC, TopicPartition
 
@@ -49,9 +50,13 @@ T = TypeVar("T")
 # As many logs have their last files open together while the broker stops.
 CLOSED_AT_ONCE: Final = 256
 PROBE_PAUSE_S: Final = 1.0
-# So many logs write their hints for recovery, then requests have their turn.
-PROGRESS_AT_ONCE: Final = 4
-PROGRESS_PAUSE_S: Final = 0.005
+# Hints for recovery wait so long for the thread that writes batches as well; after so many tries
+# until the next time.
+SAVE_PAUSE_S: Final = 0.02
+SAVE_TRIES_MAX: Final = 100
+# So many are looked at, then requests have their turn.
+PARTITIONS_AT_ONCE: Final = 256
+PRODUCERS_AT_ONCE: Final = 5000
 _CHECKPOINTED: Final[dict[str, Callable[[Partition], int]]] = {
     RECOVERY_POINTS: lambda partition: partition.log.recovery_point,
     START_OFFSETS: lambda partition: partition.durable_start,
@@ -113,6 +118,8 @@ class Partitions:
         self._as_they_come: set[str] = set()
         self._departures = Departures(loop, disk, random)
         self._saving: dict[Store, asyncio.Task[None]] = {}
+        self._expiring: asyncio.Task[None] | None = None
+        self._is_closing = False
         self._checkpoint_timer: asyncio.TimerHandle | None = None
         self._probe_timer: asyncio.TimerHandle | None = None
 
@@ -379,11 +386,8 @@ class Partitions:
         self._checkpoint_timer = self._loop.call_later(interval_s, self._checkpoint)
 
     def _checkpoint(self) -> None:
-        now_ms = self._clock.now().wall_ms
-        for partition in self:
-            partition.log.expire_producers(now_ms)
-            if not partition.is_synced_eagerly:
-                partition.flusher.want_sync(partition)
+        if self._expiring is None or self._expiring.done():
+            self._expiring = self._loop.create_task(self._expire_producers())
         for store in self.stores.online():
             # Each for itself: one that is stuck must not keep the others from their checkpoints.
             if store not in self._saving:
@@ -411,19 +415,43 @@ class Partitions:
             if is_curable and store.is_online:
                 await self._heal(partition)
 
+    async def _expire_producers(self) -> None:
+        """Forgets idle producers, some at a time; what no client syncs is synced now and then."""
+        now_ms = self._clock.now().wall_ms
+        for at, partition in enumerate(tuple(self)):
+            ids = partition.log.producer_ids()
+            # Once also where none is known: there may be some that are awaited.
+            for start in range(0, len(ids) or 1, PRODUCERS_AT_ONCE):
+                partition.log.expire_producers(now_ms, ids[start : start + PRODUCERS_AT_ONCE])
+                await asyncio.sleep(0)
+            if not partition.is_synced_eagerly and not partition.is_retired:
+                partition.flusher.want_sync(partition)
+            if at % PARTITIONS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
     async def _save_progress(self, store: Store) -> None:
-        """Small files for logs that were written to, a few at a time."""
-        saved = 0
-        for partition in self._in(store):
-            try:
-                is_free = not (partition.is_retired or partition.is_being_written)
-                if is_free and partition.log.save_progress():
-                    partition.flusher.want_sync(partition)
-                    saved += 1
-            except OSError as error:
-                logger.debug("%s: %s", partition.name, error)
-            if saved and saved % PROGRESS_AT_ONCE == 0:
-                await asyncio.sleep(PROGRESS_PAUSE_S)
+        """Small files for logs that were written to, made in threads, one log after the other:
+        while its files wait for the disk, so do its batches, but nobody else's.
+        """
+        for at, partition in enumerate(self._in(store), 1):
+            is_free = not (partition.is_retired or partition.is_being_written)
+            hints = partition.log.take_hints() if is_free else None
+            if hints is not None:
+                await self._save_hints(store, partition, hints)
+            elif at % PARTITIONS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+
+    async def _save_hints(self, store: Store, partition: Partition, hints: Hints) -> None:
+        if hints.is_large:
+            await store.run(hints.encode)
+        for _ in range(SAVE_TRIES_MAX):
+            if self._is_closing:
+                return
+            if partition.flusher.save(partition, hints):
+                await _written(partition)
+                partition.flusher.want_sync(partition)
+                return
+            await asyncio.sleep(SAVE_PAUSE_S)
 
     def _in(self, store: Store) -> list[Partition]:
         """The partitions that lie there, the metadata's first."""
@@ -500,14 +528,22 @@ class Partitions:
 
     # -------------------------------------------------------------------------------- closing
 
-    async def close(self) -> list[Store]:
-        """Closes every log, synced. Returns the directories that need no recovery."""
-        for timer in (self._checkpoint_timer, self._probe_timer):
+    def stop_checkpoints(self) -> None:
+        """Nothing more is begun of what comes round; what is under way is waited for by `close`."""
+        self._is_closing = True
+        for timer in (self._checkpoint_timer, self._probe_timer, self._expiring):
             if timer is not None:
                 timer.cancel()
+
+    async def close(self) -> list[Store]:
+        """Closes every log, synced. Returns the directories that need no recovery."""
+        self.stop_checkpoints()
         for partition in self:
             partition.retire(NotLeader("the broker stops"))
         leaving = self._loop.create_task(self._departures.close())
+        for store, task in self._saving.items():
+            if not store.is_online:
+                task.cancel()
         await asyncio.wait((leaving, *self._saving.values()), timeout=STOP_S_MAX)
         stores = self.stores.online()
         closing = [asyncio.ensure_future(store.run(self._close_all, store)) for store in stores]
@@ -559,3 +595,10 @@ class Partitions:
             logger.error("%d logs are not closed cleanly: %s", len(closing), error)
             return False
         return is_clean
+
+
+async def _written(partition: Partition) -> None:
+    """Returns when no thread writes to its files."""
+    told = asyncio.Event()
+    partition.when_written(told.set)
+    await told.wait()

@@ -332,6 +332,9 @@ class RetentionChore:
 
         The producers' state is in a synced file of its own before the batches go that it is from.
         """
+        for look in looks:
+            if look.partition.is_cold:
+                await look.partition.warm_up(store.threads)
         begun = [look for look in looks if look.is_unchanged()]
         for look in begun:
             look.partition.roll(now_ms)

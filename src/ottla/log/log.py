@@ -25,14 +25,14 @@ from ottla.log.listing import Loaded, Site, producers_at
 from ottla.log.loading import load, needed_from
 from ottla.log.lookup import GoThrough, Moment
 from ottla.log.producer_state import ProducerState
-from ottla.log.progress import Progress
+from ottla.log.progress import Hints, Progress, Saving
 from ottla.log.reading import Nonsense, Reader
 from ottla.log.rolling import must_roll
 from ottla.log.segment import Segment
 from ottla.log.truncation import cut_files, find_cut
 from ottla.log.unsynced import Unsynced
 from ottla.log.values import Appended, LogConfig, LogPosition, SyncTicket
-from ottla.log.writing import Mark, Probing, Roll, Writing, go_back, remove_traces
+from ottla.log.writing import Mark, Probing, Roll, Writing, go_back
 from ottla.ports import Disk
 from ottla.wire.records import APPEND_TIME_BIT, BatchHeader, stamp
 from ottla.wire.scanning import all_at_once
@@ -97,12 +97,12 @@ class Log:
         self._queue_at = 0
         self._rolls: list[Roll] = []
         self._mark: Mark | None = None
-        self._writing: Writing | Probing | None = None
+        self._writing: Writing | Probing | Saving | None = None
         self._unsynced = Unsynced(handles, directory)
         self._is_closed = False
         self._is_doubtful = False
         self._recovery_point = loaded.recovery_point
-        self._progress = Progress(self._handles.disk, self.directory)
+        self._progress = Progress(self.directory)
 
     @classmethod
     def open(
@@ -222,7 +222,7 @@ class Log:
         rolled = self._active
         base_offset = self.end_offset
         self._rolls.append(
-            Roll(rolled, self._queue_at, self._queue, base_offset, self._producers.encode())
+            Roll(rolled, self._queue_at, self._queue, base_offset, self._producers.copy())
         )
         self._active = Segment(self.directory, base_offset, 0, now_ms)
         self._active.indexes = Indexes()
@@ -276,7 +276,7 @@ class Log:
         """It has run; what was queued meanwhile is still queued."""
         for roll in writing.rolls:
             roll.segment.seal()
-            self._snapshots[roll.next_base] = len(roll.snapshot)
+        self._snapshots.update(writing.snapshots)
         self._producers.settle(writing.change_count)
         self.written = writing.place
         self._end_write(writing)
@@ -284,10 +284,11 @@ class Log:
     def fail_write(self, writing: Writing) -> None:
         """It has failed: nothing of it happened, nor of what was queued meanwhile."""
         self._mark = writing.mark
-        self._take_back(writing.created, writing.is_abandoned)
+        self._take_back()
+        self.fenced |= writing.is_left_over
         self._end_write(writing)
 
-    def _end_write(self, writing: Writing | Probing) -> None:
+    def _end_write(self, writing: Writing | Probing | Saving) -> None:
         self._writing = None
         for ticket in writing.synced:
             self._unsynced.finish(ticket)
@@ -310,20 +311,14 @@ class Log:
         if self._queue or self._rolls:
             self._take_back()
 
-    def _take_back(self, created: Sequence[str] = (), is_abandoned: bool = False) -> None:
-        """Nothing since the last `write` happened; what reached the disk of it is cut off."""
+    def _take_back(self) -> None:
+        """Nothing since the last `write` happened; its run has cut off what reached the disk."""
         assert self._mark is not None
         self._hold(go_back(self._segments, self._handles, self._mark))
         self.end_offset = self.written.offset
         self._producers.undo()
         self._epochs.retreat(self.end_offset)
         self._rolls, self._queue = [], []
-        if is_abandoned:
-            return
-        try:
-            remove_traces(self._handles, self._unsynced, self._mark, created)
-        except OSError:
-            self.fenced = True
 
     # --------------------------------------------------------------------------------- syncing
 
@@ -387,12 +382,28 @@ class Log:
         """Up to here a start after a crash takes everything for synced."""
         return self.synced.offset if self._recovery_point is None else self._recovery_point
 
-    def save_progress(self) -> bool:
-        """Gives recovery a place to begin; True when that needs a sync. An OSError is harmless."""
+    # Hints for recovery are taken here, encoded and written in threads: `take_hints`,
+    # `Hints.encode`, `begin_saving`, `Saving.run`, `end_saving`. An OSError there is harmless.
+
+    def take_hints(self) -> Hints | None:
+        """What would give recovery a place to begin; None when there is nothing new."""
         if self._queue or self._rolls or self._writing or self.fenced:
-            return False
-        state = (self._producers, self._epochs, self._snapshots)
-        return self._progress.save(self._unsynced, self._segments, self.written.offset, *state)
+            return None
+        return self._progress.hints(self._active, self.written.offset, self._producers)
+
+    def begin_saving(self, hints: Hints) -> Saving | None:
+        """None when another thread is at the files, or they say more by now."""
+        if self._writing or self.fenced or hints.segment is not self._active:
+            return None
+        self._writing = saving = self._progress.saving(
+            self._unsynced, hints, self._segments, self._epochs
+        )
+        return saving
+
+    def end_saving(self, saving: Saving) -> None:
+        if saving.is_done:
+            self._progress.saved(saving, self._snapshots)
+        self._end_write(saving)
 
     def condemn(self, corruption: Corruption) -> None:
         """Damage was found in what is synced: no more writes, no reads of the damaged part."""
@@ -477,8 +488,12 @@ class Log:
         """This log was opened in the place of another: it waits for all that was refused there."""
         self._producers.inherit(before._producers, self.end_offset, now_ms)
 
-    def expire_producers(self, now_ms: int) -> None:
-        self._producers.expire(now_ms, self.config.producer_expiry_ms)
+    def producer_ids(self) -> list[int]:
+        return self._producers.ids()
+
+    def expire_producers(self, now_ms: int, ids: Iterable[int] | None = None) -> None:
+        """Those of these ids, or of all; many are too many for one turn of a loop."""
+        self._producers.expire(now_ms, self.config.producer_expiry_ms, ids)
 
     # -------------------------------------------------------------------------------- shortening
 
@@ -537,7 +552,7 @@ class Log:
         self._hold(cut_files(site, self._unsynced, self._segments, self._snapshots, cut))
         self._reader.forget()
         self.end_offset = offset = cut.offset
-        self._progress = Progress(self._handles.disk, self.directory)
+        self._progress = Progress(self.directory)
         self.written = self.synced = LogPosition(offset, cut.segment.base_offset, cut.size)
         before = self._producers
         self._producers = producers_at(site, self._segments, self._snapshots, offset)

@@ -21,7 +21,7 @@ awaited. That is soft state: whoever connects anew sends the missing batch first
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from ottla.errors import InvalidProducerEpoch, InvalidRecord, OutOfOrderSequence
@@ -223,16 +223,16 @@ class ProducerState:
                 first = undone.spans[0].first_sequence
                 self._await(producer_id, undone.epoch, first, undone.last_seen_ms)
 
-    def expire(self, now_ms: int, expiry_ms: int) -> None:
-        """Forgets who has been idle for too long and has no transaction open."""
-        idle = [
-            producer_id
-            for producer_id, producer in self._producers.items()
-            if now_ms - producer.last_seen_ms >= expiry_ms
-            and producer.transaction_start == NO_TRANSACTION
-        ]
-        for producer_id in idle:
-            del self._producers[producer_id]
+    def expire(self, now_ms: int, expiry_ms: int, ids: Iterable[int] | None = None) -> None:
+        """Forgets who, of these or of all, has been idle for too long and has no transaction."""
+        for producer_id in self.ids() if ids is None else ids:
+            producer = self._producers.get(producer_id)
+            if (
+                producer is not None
+                and now_ms - producer.last_seen_ms >= expiry_ms
+                and producer.transaction_start == NO_TRANSACTION
+            ):
+                del self._producers[producer_id]
         if self._awaited:
             self._awaited = {
                 producer_id: awaited
@@ -241,6 +241,18 @@ class ProducerState:
             }
         if self._overflow_ms is not None and now_ms - self._overflow_ms >= expiry_ms:
             self._overflow_ms = None
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def ids(self) -> list[int]:
+        return list(self._producers)
+
+    def copy(self) -> ProducerState:
+        """All that is known now, for a thread to encode."""
+        copy = ProducerState()
+        copy._producers = self._producers.copy()
+        return copy
 
     def encode(self) -> bytes:
         """The contents of a snapshot file."""

@@ -8,14 +8,101 @@ at the last snapshot. The files are hints: none of them is believed without a lo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from ottla.log.epochs import Epochs
 from ottla.log.handles import Handle
-from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
+from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY, Indexes
 from ottla.log.producer_state import ProducerState
 from ottla.log.segment import SNAPSHOT, Segment, path_of
 from ottla.log.unsynced import Unsynced
-from ottla.ports import Disk
+from ottla.log.values import SyncTicket
+
+ENCODED_MAX: Final = 1000
+
+
+class Hints:
+    """Copies of what a log knew when it was written up to `offset`."""
+
+    __slots__ = ("_producers", "data", "offset", "segment", "starts", "tail")
+
+    def __init__(
+        self,
+        segment: Segment,
+        offset: int,
+        starts: tuple[int, int],
+        tail: Indexes,
+        producers: ProducerState,
+    ) -> None:
+        self.segment: Final = segment
+        self.offset: Final = offset
+        # How many entries the files have already, of offsets and of times.
+        self.starts: Final = starts
+        self.tail: Final = tail
+        self._producers = producers
+        self.data: bytes | None = None
+
+    @property
+    def is_large(self) -> bool:
+        """Whether `encode` should come before `Saving.run`, for which batches have to wait."""
+        return len(self._producers) > ENCODED_MAX
+
+    def encode(self) -> bytes:
+        """The producers' snapshot. Takes its time when they are many: once, in any thread."""
+        if self.data is None:
+            self.data = self._producers.encode()
+        return self.data
+
+
+class Saving:
+    """Hints on their way to the files; as `Writing`, the only one at the log's files meanwhile."""
+
+    __slots__ = (
+        "_directory",
+        "_epochs",
+        "_unsynced",
+        "hints",
+        "is_abandoned",
+        "is_done",
+        "outdated",
+        "synced",
+    )
+
+    def __init__(
+        self,
+        unsynced: Unsynced,
+        directory: str,
+        hints: Hints,
+        epochs: Epochs,
+        outdated: Sequence[int],
+    ) -> None:
+        self._unsynced = unsynced
+        self._directory = directory
+        self._epochs = epochs
+        self.outdated = outdated
+        self.hints = hints
+        self.is_done = False
+        self.synced: list[SyncTicket] = []
+        self.is_abandoned = False
+
+    def run(self) -> None:
+        """Blocking, in whichever thread."""
+        self._save_indexes()
+        snapshot = Handle(path_of(self._directory, self.hints.offset, SNAPSHOT))
+        self._unsynced.write_away(snapshot, self.hints.encode())
+        self._epochs.save(self._unsynced, self._directory, self.hints.offset)
+        for offset in self.outdated:
+            self._unsynced.handles.disk.remove(path_of(self._directory, offset, SNAPSHOT))
+        self.is_done = True
+
+    def _save_indexes(self) -> None:
+        files = self.hints.segment.index_files(self.hints.tail)
+        if not any(self.hints.starts):
+            self._unsynced.write_whole(files)
+            return
+        sizes = (OFFSET_ENTRY.size, TIME_ENTRY.size)
+        for (handle, data), count, size in zip(files, self.hints.starts, sizes, strict=True):
+            self._unsynced.to_create(handle).write([data], count * size)
 
 
 class Progress:
@@ -24,64 +111,37 @@ class Progress:
     Two snapshots are kept: the recovery point may still lie before the newer one.
     """
 
-    __slots__ = (
-        "_directory",
-        "_disk",
-        "_entries",
-        "_segment",
-        "_snapshots",
-        "_time_entries",
-        "offset",
-    )
+    __slots__ = ("_directory", "_segment", "_snapshots", "_starts", "offset")
 
-    def __init__(self, disk: Disk, directory: str) -> None:
-        self._disk = disk
+    def __init__(self, directory: str) -> None:
         self._directory = directory
         self._segment: Segment | None = None
-        self._entries = 0
-        self._time_entries = 0
+        self._starts = (0, 0)
         self.offset = 0
         self._snapshots: list[int] = []
 
-    def save(
-        self,
-        unsynced: Unsynced,
-        segments: Sequence[Segment],
-        offset: int,
-        producers: ProducerState,
-        epochs: Epochs,
-        snapshots: dict[int, int],
-    ) -> bool:
-        """The log is written up to `offset`; False when the files say so already."""
-        active = segments[-1]
-        if active.indexes is None or offset in (self.offset, active.base_offset):
-            return False
-        self._save_indexes(unsynced, active)
-        data = producers.encode()
-        unsynced.write_away(Handle(path_of(self._directory, offset, SNAPSHOT)), data)
-        snapshots[offset] = len(data)
-        epochs.save(unsynced, self._directory, offset)
-        self.offset = offset
-        self._remove_outdated(segments, snapshots)
-        self._snapshots.append(offset)
-        return True
+    def hints(self, active: Segment, offset: int, producers: ProducerState) -> Hints | None:
+        """The log is written up to `offset`; None when the files say so already."""
+        indexes = active.indexes
+        if indexes is None or offset in (self.offset, active.base_offset):
+            return None
+        starts = self._starts if active is self._segment else (0, 0)
+        return Hints(active, offset, starts, indexes.tail(*starts), producers.copy())
 
-    def _remove_outdated(self, segments: Sequence[Segment], snapshots: dict[int, int]) -> None:
-        gone, self._snapshots = self._snapshots[:-1], self._snapshots[-1:]
-        for offset in set(gone) - {segment.base_offset for segment in segments}:
-            self._disk.remove(path_of(self._directory, offset, SNAPSHOT))
+    def saving(
+        self, unsynced: Unsynced, hints: Hints, segments: Sequence[Segment], epochs: Epochs
+    ) -> Saving:
+        outdated = set(self._snapshots[:-1]) - {segment.base_offset for segment in segments}
+        return Saving(unsynced, self._directory, hints, epochs, sorted(outdated))
+
+    def saved(self, saving: Saving, snapshots: dict[int, int]) -> None:
+        """`snapshots` is what the log knows of those in its directory."""
+        hints, tail = saving.hints, saving.hints.tail
+        counts = (len(tail.offsets), len(tail.timestamps))
+        self._segment = hints.segment
+        self._starts = (hints.starts[0] + counts[0], hints.starts[1] + counts[1])
+        self.offset = hints.offset
+        for offset in saving.outdated:
             snapshots.pop(offset, None)
-
-    def _save_indexes(self, unsynced: Unsynced, segment: Segment) -> None:
-        indexes = segment.indexes
-        assert indexes is not None
-        if segment is not self._segment:
-            self._segment, self._entries, self._time_entries = segment, 0, 0
-        files = segment.index_files(indexes.tail(self._entries, self._time_entries))
-        if self._entries or self._time_entries:
-            starts = (self._entries * OFFSET_ENTRY.size, self._time_entries * TIME_ENTRY.size)
-            for (handle, data), start in zip(files, starts, strict=True):
-                unsynced.to_create(handle).write([data], start)
-        else:
-            unsynced.write_whole(files)
-        self._entries, self._time_entries = len(indexes.offsets), len(indexes.timestamps)
+        snapshots[hints.offset] = len(hints.encode())
+        self._snapshots = [*self._snapshots[-1:], hints.offset]

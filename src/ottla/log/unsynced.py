@@ -36,6 +36,10 @@ class Unsynced:
         self._generation = 0
         self._under_way: dict[int, list[Handle]] = {}
 
+    @property
+    def handles(self) -> Handles:
+        return self._handles
+
     def to_write(self, handle: Handle) -> File:
         """The file, from now on unsynced."""
         file = handle.file if handle in self._written else None

@@ -14,6 +14,7 @@ from typing import NamedTuple
 from ottla.log.epochs import Epochs
 from ottla.log.handles import Handle, Handles
 from ottla.log.index import IndexMark
+from ottla.log.producer_state import ProducerState
 from ottla.log.segment import SNAPSHOT, Segment, path_of
 from ottla.log.unsynced import Unsynced
 from ottla.log.values import LogPosition, SyncTicket
@@ -31,7 +32,7 @@ class Roll(NamedTuple):
     position: int
     queue: list[Buffer]
     next_base: int
-    snapshot: bytes
+    producers: ProducerState
 
 
 class Writing:
@@ -42,12 +43,14 @@ class Writing:
         "created",
         "directory",
         "is_abandoned",
+        "is_left_over",
         "mark",
         "place",
         "queue",
         "queue_at",
         "rolls",
         "segment",
+        "snapshots",
         "synced",
     )
 
@@ -75,12 +78,29 @@ class Writing:
         self.mark = mark
         self.change_count = change_count
         self.created: list[str] = []
+        # How long the snapshots of the producers became, by their offsets.
+        self.snapshots: dict[int, int] = {}
         # Tickets that came back meanwhile: the files they let go may be those written to.
         self.synced: list[SyncTicket] = []
         self.is_abandoned = False
+        self.is_left_over = False
 
     def run(self) -> None:
-        """Blocking, in whichever thread."""
+        """Blocking, in whichever thread. Where it fails nothing is left of it on disk, if it can.
+
+        Cutting off what has arrived may have to wait for the disk as well.
+        """
+        try:
+            self._write_all()
+        except OSError:
+            try:
+                if not self.is_abandoned:
+                    remove_traces(self._unsynced, self.mark, self.created)
+            except OSError:
+                self.is_left_over = True
+            raise
+
+    def _write_all(self) -> None:
         for roll in self.rolls:
             self._finish_segment(roll)
         # A segment begun without a batch gets its file all the same: once the others are
@@ -103,7 +123,9 @@ class Writing:
             self._unsynced.write_whole(segment.index_files(indexes))
         handle = Handle(path_of(self.directory, roll.next_base, SNAPSHOT))
         self._create(handle)
-        self._unsynced.write_away(handle, roll.snapshot)
+        data = roll.producers.encode()
+        self._unsynced.write_away(handle, data)
+        self.snapshots[roll.next_base] = len(data)
         self._epochs.save(self._unsynced, self.directory, roll.next_base)
 
     def _create(self, handle: Handle) -> File:
@@ -149,9 +171,9 @@ def go_back(segments: Sequence[Segment], handles: Handles, mark: Mark) -> list[S
     return [segment for segment in segments if segment.base_offset <= active.base_offset]
 
 
-def remove_traces(handles: Handles, unsynced: Unsynced, mark: Mark, created: Sequence[str]) -> None:
+def remove_traces(unsynced: Unsynced, mark: Mark, created: Sequence[str]) -> None:
     """Blocking: what has reached the disk since the mark is cut off, files created are removed."""
-    active, size, _ = mark
+    handles, (active, size, _) = unsynced.handles, mark
     for path in created:
         handles.disk.remove(path)
         unsynced.names_changed()

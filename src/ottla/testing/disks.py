@@ -498,6 +498,11 @@ class FaultyDisk:
             self._troubles = []
             self._change.notify_all()
 
+    @property
+    def is_holding(self) -> bool:
+        """Whether some operation waits just now."""
+        return self._waiting > 0
+
     def wait_until_held(self, timeout_s: float = 20.0) -> None:
         """Returns when some operation waits."""
         with self._change:

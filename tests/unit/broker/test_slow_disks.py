@@ -6,6 +6,7 @@ import asyncio
 import errno
 import threading
 from collections.abc import Awaitable, Callable, Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from ottla.errors import StorageFailed, UnknownTopicOrPartition
 from ottla.log.corruption import Corruption
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log, LogConfig
+from ottla.log.producer_state import ProducerState
 from ottla.ports import File
 from ottla.testing.disks import FaultyDisk, FaultyFile, MemoryDisk
 from ottla.types import TopicPartition
@@ -44,17 +46,29 @@ class WatchedFile(FaultyFile):
             assert self._watched.permits.acquire(timeout=20)
         super().write(buffers, position)
 
+    def truncate(self, size: int) -> None:
+        self._watched.cutters.append(threading.current_thread().name)
+        super().truncate(size)
+
 
 class WatchedDisk(FaultyDisk):
-    """Remembers which thread wrote; with `permits`, each write takes one."""
+    """Remembers which thread wrote, opened, removed or cut; with `permits`, a write takes one."""
 
     def __init__(self) -> None:
-        super().__init__(MemoryDisk())
+        self.memory = MemoryDisk()
+        super().__init__(self.memory)
         self.writers: list[str] = []
         self.permits: threading.Semaphore | None = None
         self.is_asking = threading.Semaphore(0)
+        self.openers: list[str] = []
+        self.cutters: list[str] = []
+
+    def remove(self, path: str) -> None:
+        self.cutters.append(threading.current_thread().name)
+        super().remove(path)
 
     def open(self, path: str, *, create: bool = False) -> File:
+        self.openers.append(threading.current_thread().name)
         file = super().open(path, create=create)
         assert isinstance(file, FaultyFile)
         return WatchedFile(self, file.file)
@@ -397,3 +411,170 @@ async def test_bytes_whose_sync_has_to_wait_stay_counted(house: House) -> None:
     permits.release(2)
     await house.flusher.drain()
     assert house.flusher.waiting_bytes == 0
+
+
+# ------------------------------------------------------------------------- hints for recovery
+
+
+def _encoders(patch: pytest.MonkeyPatch) -> list[str]:
+    """The threads in which the states of producers are encoded from now on."""
+    encode, threads = ProducerState.encode, list[str]()
+
+    def told(state: ProducerState) -> bytes:
+        threads.append(threading.current_thread().name)
+        return encode(state)
+
+    patch.setattr(ProducerState, "encode", told)
+    return threads
+
+
+@in_a_house
+async def test_hints_for_recovery_are_written_in_a_thread_and_synced(house: House) -> None:
+    partition = await house.warm()
+    house.disk.openers.clear()
+    for wanted in (1, 2):
+        hints = partition.log.take_hints()
+        assert hints is not None
+        assert house.flusher.save(partition, hints)
+        assert not house.flusher.save(partition, hints), "one after the other"
+        await house.flusher.drain()
+        assert house.disk.exists(f"/data/t-0/{wanted:020d}.snapshot")
+        assert house.disk.writers
+        assert {*house.disk.writers, *house.disk.openers} == {"write-test"}
+        assert partition.log.take_hints() is None, "once is enough"
+        for seed in range(10):
+            crashed = house.disk.memory.after_crash(Random(seed))
+            for name in crashed.list("/data/t-0"):
+                path = f"/data/t-0/{name}"
+                assert crashed.read_file(path) == house.disk.read_file(path)
+            assert crashed.exists(f"/data/t-0/{wanted:020d}.snapshot")
+        house.produce(partition, f"{wanted}", **_sequenced(wanted - 1))
+        assert await house.waiter.of(f"{wanted}") is None
+        house.disk.writers.clear()
+    assert set(house.disk.memory.closed_unsynced) <= {"/data/t-0/partition.metadata"}
+
+
+@in_a_house
+async def test_while_hints_wait_for_the_disk_others_are_written_and_batches_kept(
+    house: House,
+) -> None:
+    one, two = await house.warm(0), await house.warm(1)
+    house.produce(one, "before", **_sequenced(0))
+    assert await house.waiter.of("before") is None
+    hints = one.log.take_hints()
+    assert hints is not None
+    house.disk.hold("open")
+    assert house.flusher.save(one, hints)
+    await asyncio.to_thread(house.disk.wait_until_held)
+    house.produce(two, "other")
+    assert await house.waiter.of("other") is None
+    house.produce(one, "kept")
+    repeated = one.append(batch(b"before", **_sequenced(0)), NOW_MS)
+    assert repeated.is_duplicate
+    one.wait_written(house.waiter, "repeated")
+    assert "kept" not in house.waiter.told
+    house.disk.heal()
+    assert await house.waiter.of("kept") is None
+    assert await house.waiter.of("repeated") is None
+
+
+@in_a_house
+async def test_who_repeats_while_hints_are_written_is_answered(house: House) -> None:
+    partition = await house.warm()
+    house.produce(partition, "first", **_sequenced(0))
+    assert await house.waiter.of("first") is None
+    hints = partition.log.take_hints()
+    assert hints is not None
+    house.disk.hold("open")
+    assert house.flusher.save(partition, hints)
+    await asyncio.to_thread(house.disk.wait_until_held)
+    assert partition.append(batch(b"first", **_sequenced(0)), NOW_MS).is_duplicate
+    partition.wait_written(house.waiter, "repeated")
+    house.disk.heal()
+    assert await house.waiter.of("repeated") is None
+
+
+@in_a_house
+async def test_hints_that_the_disk_refuses_harm_nobody(house: House) -> None:
+    partition = await house.warm()
+    hints = partition.log.take_hints()
+    assert hints is not None
+    house.disk.fail("open", errno.ENOSPC)
+    assert house.flusher.save(partition, hints)
+    await house.flusher.drain()
+    assert partition.failure is None
+    assert not house.disk.exists(f"/data/t-0/{1:020d}.snapshot")
+    house.disk.heal()
+    again = partition.log.take_hints()
+    assert again is not None
+    assert house.flusher.save(partition, again)
+    await house.flusher.drain()
+    assert house.disk.exists(f"/data/t-0/{1:020d}.snapshot")
+
+
+@in_a_house
+async def test_hints_are_outdated_once_the_segment_is_finished(house: House) -> None:
+    partition = await house.warm()
+    hints = partition.log.take_hints()
+    assert hints is not None
+    partition.roll(NOW_MS)
+    await house.flusher.drain()
+    house.disk.writers.clear()
+    assert house.flusher.save(partition, hints)
+    await house.flusher.drain()
+    assert house.disk.writers == []
+
+
+@in_a_house
+async def test_a_partition_that_is_deleted_while_its_hints_are_written_leaves_afterwards(
+    house: House,
+) -> None:
+    partition = await house.warm()
+    hints = partition.log.take_hints()
+    assert hints is not None
+    house.disk.hold("open")
+    assert house.flusher.save(partition, hints)
+    await asyncio.to_thread(house.disk.wait_until_held)
+    partition.retire(UnknownTopicOrPartition("deleted"))
+    house.flusher.leave(partition)
+    left = asyncio.Event()
+    partition.when_written(left.set)
+    assert not left.is_set()
+    house.disk.heal()
+    await left.wait()
+
+
+@in_a_house
+async def test_the_state_of_producers_is_encoded_in_the_thread_that_writes_it(
+    house: House,
+) -> None:
+    partition = await house.warm()
+    threads = _encoders(house.patch)
+    house.produce(partition, "a", **_sequenced(0))
+    partition.roll(NOW_MS)
+    # What comes behind the roll is not in its snapshot, whenever that is encoded.
+    house.produce(partition, "b", **_sequenced(1))
+    assert await house.waiter.of("b") is None
+    assert threads == ["write-test"]
+    data = house.disk.read_file(f"/data/t-0/{2:020d}.snapshot")
+    producer = ProducerState.decode(data).get(5)
+    assert producer is not None
+    assert [span.last_sequence for span in producer.spans] == [0]
+
+
+@in_a_house
+async def test_what_a_refused_write_has_left_is_removed_in_the_thread_that_wrote(
+    house: House,
+) -> None:
+    partition = await house.warm()
+    size = partition.log.size_bytes
+    house.disk.cutters.clear()
+    house.produce(partition, "before the roll")
+    partition.roll(NOW_MS)
+    house.disk.fail("open", errno.ENOSPC)
+    house.produce(partition, "behind it")
+    assert isinstance(await house.waiter.of("behind it"), StorageFailed)
+    assert isinstance(await house.waiter.of("before the roll"), StorageFailed)
+    assert set(house.disk.cutters) == {"write-test"}
+    assert len(house.disk.read_file(f"/data/t-0/{0:020d}.log")) == size
+    assert not partition.log.fenced

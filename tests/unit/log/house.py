@@ -108,3 +108,16 @@ def read_all(log: Log, limit: LogPosition | None = None, max_bytes: int = 10_000
 
 def base_offsets(data: bytes) -> list[int]:
     return [header.base_offset for _, header in headers_in(data)]
+
+
+def save_progress(log: Log) -> bool:
+    """What the broker does in pieces and threads; True when that needs a sync."""
+    hints = log.take_hints()
+    saving = None if hints is None else log.begin_saving(hints)
+    if saving is None:
+        return False
+    try:
+        saving.run()
+    finally:
+        log.end_saving(saving)
+    return True

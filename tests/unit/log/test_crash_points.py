@@ -20,7 +20,7 @@ from ottla.log.log import Log, LogConfig
 from ottla.log.producer_state import ProducerState
 from ottla.testing.disks import MemoryDisk, PowerLoss
 from ottla.wire.records import headers_in, read_header
-from unit.log.house import DIRECTORY, NOW_MS, append, make_batch, read_all
+from unit.log.house import DIRECTORY, NOW_MS, append, make_batch, read_all, save_progress
 
 ROUNDS = int(os.environ.get("SIM_ROUNDS", "120"))
 FIRST_SEED = int(os.environ.get("SIM_SEED", "1"))
@@ -142,7 +142,7 @@ class Life:
         self.check("reopened")
 
     def save_progress(self) -> None:
-        self.log.save_progress()
+        save_progress(self.log)
 
     def checkpoint(self) -> None:
         self.recovery_point = self.log.recovery_point

@@ -20,6 +20,7 @@ from unit.log.house import (
     make_batch,
     open_log,
     read_all,
+    save_progress,
     send,
     sync,
 )
@@ -456,12 +457,12 @@ def test_log_in_use_is_read_from_its_last_snapshot_on(
     for sequence in range(10_000):
         send(log, sequence)
     log.write()
-    assert log.save_progress()
-    assert not log.save_progress(), "once is enough"
+    assert save_progress(log)
+    assert not save_progress(log), "once is enough"
     for sequence in range(10_000, 20_000):
         send(log, sequence)
     log.write()
-    assert log.save_progress()
+    assert save_progress(log)
     sync(log, disk)
     for sequence in range(20_000, 20_100):
         send(log, sequence)
@@ -500,7 +501,7 @@ def test_hints_that_cannot_be_right_are_not_followed(disk: MemoryDisk, suffix: s
     for sequence in range(50):
         send(log, sequence, timestamps=[NOW_MS + sequence])
     log.write()
-    log.save_progress()
+    save_progress(log)
     sync(log, disk)
     (path,) = [path for path in disk.paths() if path.endswith(suffix)]
     data = bytearray(disk.read_file(path))
