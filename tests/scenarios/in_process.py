@@ -23,8 +23,10 @@ TIMEOUT_S = 40.0
 class BrokerInside:
     """Started and stopped by `with`; `disk` is what it believes to be its disks."""
 
-    def __init__(self, *directories: object, **settings: object) -> None:
-        self.disk = FaultyDisk(RealDisk())
+    def __init__(
+        self, *directories: object, disk: FaultyDisk | None = None, **settings: object
+    ) -> None:
+        self.disk = disk or FaultyDisk(RealDisk())
         texts = {
             "log.dirs": ",".join(map(str, directories)),
             "listeners": "PLAINTEXT://127.0.0.1:0",

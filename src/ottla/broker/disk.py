@@ -36,6 +36,11 @@ def tells_failed_writes_of_file_systems(release: str) -> bool:
     return found is not None and (int(found[1]), int(found[2])) >= SYNCFS_TELLS_SINCE
 
 
+def _named(error: OSError, path: str) -> OSError:
+    """The same error, which says where."""
+    return OSError(error.errno, error.strerror or str(error), path)
+
+
 def _sync_fd(fd: int) -> None:
     if sys.platform == "darwin":
         fcntl.fcntl(fd, F_FULLFSYNC)
@@ -57,13 +62,16 @@ class RealFile:
         return os.fstat(self._fd).st_size
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
-        for start in range(0, len(buffers), IOV_MAX):
-            part = buffers[start : start + IOV_MAX]
-            wanted = sum(map(len, part))
-            written = os.pwritev(self._fd, part, position)
-            if written < wanted:
-                self._write_rest(b"".join(part), written, position)
-            position += wanted
+        try:
+            for start in range(0, len(buffers), IOV_MAX):
+                part = buffers[start : start + IOV_MAX]
+                wanted = sum(map(len, part))
+                written = os.pwritev(self._fd, part, position)
+                if written < wanted:
+                    self._write_rest(b"".join(part), written, position)
+                position += wanted
+        except OSError as error:
+            raise _named(error, self.path) from None
 
     def _write_rest(self, data: bytes, written: int, position: int) -> None:
         view = memoryview(data)
@@ -84,10 +92,16 @@ class RealFile:
             os.posix_fadvise(self._fd, position, count, os.POSIX_FADV_DONTNEED)
 
     def sync(self) -> None:
-        _sync_fd(self._fd)
+        try:
+            _sync_fd(self._fd)
+        except OSError as error:
+            raise _named(error, self.path) from None
 
     def truncate(self, size: int) -> None:
-        os.ftruncate(self._fd, size)
+        try:
+            os.ftruncate(self._fd, size)
+        except OSError as error:
+            raise _named(error, self.path) from None
 
     def close(self) -> None:
         os.close(self._fd)
@@ -243,6 +257,10 @@ class RealDisk:
                 written = os.write(fd, view)
                 view = view[written:]
             os.fsync(fd)
+        except OSError as error:
+            # On a full disk it would take up room that somebody needs.
+            os.unlink(scratch)
+            raise _named(error, path) from None
         finally:
             os.close(fd)
         os.replace(scratch, path)

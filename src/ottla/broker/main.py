@@ -42,7 +42,7 @@ from ottla.broker.scrubbing import ScrubChore
 from ottla.broker.services import Services
 from ottla.broker.snapshots import MetadataSnapshots, open_behind
 from ottla.broker.storage_gauges import Storage, register_storage_gauges
-from ottla.broker.stores import METADATA_PARTITION, Store, open_stores
+from ottla.broker.stores import METADATA_PARTITION, Store, is_no_room, open_stores
 from ottla.broker.waiting import Deadlines, Parking
 from ottla.cluster.brokers import Registration
 from ottla.cluster.controller import Controller
@@ -50,7 +50,7 @@ from ottla.cluster.directories import RECORDS_PER_BATCH_MAX, Assignment
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.config.listeners import Address
 from ottla.coordinators.machine import Decision, Ticket
-from ottla.errors import OttlaError, StorageFailed
+from ottla.errors import CannotStart, OttlaError, StorageFailed
 from ottla.gateway.http import HttpReply, HttpServer, json_reply
 from ottla.log.checkpoints import LOG_SIZES, RECOVERY_POINTS, START_OFFSETS, read_offsets
 from ottla.log.handles import Handles
@@ -81,6 +81,7 @@ M_MMAP_THRESHOLD: Final = -3
 BUFFER_BYTES_KEPT: Final = 16 * 1024 * 1024
 FREE_BYTES_KEPT: Final = 32 * 1024 * 1024
 PRELOAD_PAUSE_S: Final = 0.002
+_NO_ROOM: Final = "the disk is full. Make room there; a start needs about a megabyte."
 
 
 class ReadyInfo(NamedTuple):
@@ -109,6 +110,19 @@ class Broker:
         self.has_stuck_disk = False
 
     async def start(self) -> ReadyInfo:
+        """Of all that it has to write, nothing may fail for lack of room without saying where."""
+        try:
+            return await self._start()
+        except OSError as error:
+            if not is_no_room(error):
+                raise
+            raise CannotStart(f"{error.filename} cannot be written: {_NO_ROOM}") from error
+        except StorageFailed as error:
+            if os.strerror(errno.ENOSPC) not in str(error):
+                raise
+            raise CannotStart(f"{error}: {_NO_ROOM}") from error
+
+    async def _start(self) -> ReadyInfo:
         started = perf_counter()
         self._loop = asyncio.get_running_loop()
         # Has the reason when the broker cannot go on; whoever runs it then has to stop it.
@@ -142,6 +156,7 @@ class Broker:
         opening_s = perf_counter()
         self._partitions.open_all()
         recovery_s = perf_counter() - opening_s
+        self._stores.measure()
         self._metadata.on_change(self._partitions.follow)
         self._metadata.on_change(self._follow_settings)
         self._take_settings(self._metadata.broker_config)
@@ -462,9 +477,10 @@ class Broker:
 
     def _readyz(self) -> HttpReply:
         failing = self._partitions.failing()
-        if not failing:
+        reasons = [f"{store.path} is full" for store in self._stores.online() if store.is_full]
+        if not failing and not reasons:
             return json_reply(200, {"status": "ready"})
-        reasons = [f"{partition.name}: {partition.failure}" for partition in failing[:10]]
+        reasons += [f"{partition.name}: {partition.failure}" for partition in failing[:10]]
         return json_reply(503, {"status": "storage failing", "reasons": reasons})
 
     def _scrape(self) -> HttpReply:

@@ -482,8 +482,10 @@ class Partitions:
             log.abandon()
 
     async def _save(self, store: Store, kind: str) -> None:
+        save = partial(self._write_checkpoint, store, kind, self._in(store))
         async with store.saving:
-            await store.run(self._write_checkpoint, store, kind, self._in(store))
+            # Where a log begins has to be written for anything to be deleted.
+            await store.run(*((store.with_reserve, save) if kind == START_OFFSETS else (save,)))
 
     def _write_checkpoint(self, store: Store, kind: str, partitions: Sequence[Partition]) -> None:
         """Blocking. With the ids by which topics are told from their namesakes.

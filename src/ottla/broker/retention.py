@@ -115,6 +115,8 @@ class Shortener:
     def remove_later(self, partition: Partition, paths: Sequence[str]) -> None:
         """Removes files that were set aside, after the topic's `file.delete.delay.ms`."""
         delay_s = partition.config.file_delete_delay_ms / 1000
+        if partition.failure is not None or self._stores.of(partition).is_full:
+            delay_s = 0.0  # Somebody waits for the room.
         if delay_s > REMOVAL_DELAY_S_MAX:
             return
 
@@ -333,8 +335,8 @@ class RetentionChore:
         The producers' state is in a synced file of its own before the batches go that it is from.
         """
         for look in looks:
-            if look.partition.is_cold:
-                await look.partition.warm_up(store.threads)
+            if look.log.is_cold:
+                look.log.warm(*await wait_out(store.run(look.log.fetch_indexes)))
         begun = [look for look in looks if look.is_unchanged()]
         for look in begun:
             look.partition.roll(now_ms)

@@ -21,6 +21,7 @@ from ottla.cluster.directories import is_reserved
 from ottla.config import BrokerConfig
 from ottla.errors import CannotStart
 from ottla.log.directory import DataDirectory, Identity, encode_uuid
+from ottla.log.reserve import NO_ROOM, Reserve
 from ottla.ports import Disk, Random
 from ottla.types import METADATA_TOPIC, TopicPartition
 
@@ -34,6 +35,8 @@ T = TypeVar("T")
 
 THREADS_PER_STORE: Final = 4
 LOOK_UPS_PER_STORE: Final = 2
+# With less than this a disk is full.
+FULL_BYTES: Final = 64 * 1024
 METADATA_PARTITION: Final = TopicPartition(METADATA_TOPIC, 0)
 # What a disk says that is going, gone, or turned read-only by a file system that has lost trust.
 _BROKEN: Final = frozenset(
@@ -59,14 +62,21 @@ def is_broken(error: OSError) -> bool:
     return error.errno in _BROKEN
 
 
+def is_no_room(error: OSError) -> bool:
+    return error.errno in NO_ROOM
+
+
 class Store:
     """One data directory: its files, its sync threads, its room, and whether it can be used."""
 
     flusher: Flusher
     internal_flusher: Flusher
 
-    def __init__(self, data: DataDirectory, *, takes_partitions: bool = True) -> None:
+    def __init__(
+        self, data: DataDirectory, reserve: Reserve, *, takes_partitions: bool = True
+    ) -> None:
         self.data = data
+        self.reserve = reserve
         self.takes_partitions = takes_partitions
         self.directory_id = b""
         self.was_clean = True
@@ -104,8 +114,35 @@ class Store:
         return self._threads
 
     def measure(self, disk: Disk) -> None:
-        """Blocking: how much room there is."""
+        """Blocking: how much room there is. What was given up of the reserve is taken back."""
+        was_full = self.is_full
+        self.reserve.take_back()
         self.total_bytes, self.usable_bytes = disk.room_bytes(self.path)
+        if was_full and not self.is_full:
+            logger.info("%s has room again", self.path)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether next to nothing can be written there, or not even the reserve."""
+        return self.reserve.is_short or 0 <= self.usable_bytes < FULL_BYTES
+
+    def make_room(self, disk: Disk) -> None:
+        """Blocking, before a start writes anything: on a full disk the reserve is for that."""
+        wanted_bytes = self.reserve.look()
+        if disk.room_bytes(self.path)[1] < wanted_bytes:
+            self.reserve.give_all()
+
+    def with_reserve(self, work: Callable[..., T], *arguments: Any) -> T:
+        """Blocking. Work that is done on a full disk as well, in the room that is kept for it."""
+        while True:
+            try:
+                done = work(*arguments)
+            except OSError as error:
+                if not (is_no_room(error) and self.reserve.give()):
+                    raise
+            else:
+                self.reserve.take_back()
+                return done
 
     def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
@@ -150,7 +187,7 @@ class Stores:
     """All directories that the settings name, usable or not."""
 
     def __init__(
-        self, disk: Disk, stores: Sequence[Store], metadata: Store, cluster_id: str
+        self, disk: Disk, stores: Sequence[Store], metadata: Store, cluster_id: str, random: Random
     ) -> None:
         self._disk = disk
         self._all = tuple(stores)
@@ -158,7 +195,7 @@ class Stores:
         self.metadata = metadata
         self.cluster_id = cluster_id
         # Where those partitions are whose directory is not among ours.
-        self.nowhere = Store(DataDirectory(disk, "/nowhere"), takes_partitions=False)
+        self.nowhere = _store(disk, "/nowhere", random, takes_partitions=False)
         self.nowhere.failure = OSError(errno.ENODEV, "its data directory is not among log.dirs")
 
     def give_flushers(self, new_flusher: Callable[[Store, str], Flusher]) -> None:
@@ -199,6 +236,17 @@ class Stores:
             for store in self._all
         )
 
+    def measure(self) -> None:
+        """Blocking, when a start has written what it had to; says which directories are full."""
+        for store in self.online():
+            store.measure(self._disk)
+            if store.is_full:
+                logger.error(
+                    "%s is full: reads are served, writes refused. Delete records or topics, or "
+                    "make room on that disk.",
+                    store.path,
+                )
+
     def placement(self, partitions: Iterable[Partition]) -> Placement:
         return Placement([s for s in self.online() if s.takes_partitions], partitions)
 
@@ -212,7 +260,7 @@ class Stores:
 
 def open_stores(disk: Disk, config: BrokerConfig, random: Random) -> Stores:
     """Blocking: holds every directory, checks whose it is, and makes new ones ours."""
-    stores = _named(disk, config)
+    stores = _named(disk, config, random)
     try:
         identities = _hold_all(stores)
         cluster_id = _check_owner(config, identities)
@@ -221,31 +269,37 @@ def open_stores(disk: Disk, config: BrokerConfig, random: Random) -> Stores:
             cluster_id = encode_uuid(random.bytes(16))
         for store, identity in identities.items():
             try:
+                store.make_room(disk)
                 _make_ours(store, identity, cluster_id, config.node_id, random)
-                store.measure(disk)
+                store.total_bytes, store.usable_bytes = disk.room_bytes(store.path)
             except OSError as error:
                 _leave_out(store, error)
         _check_usable(metadata)
-        return Stores(disk, stores, metadata, cluster_id)
+        return Stores(disk, stores, metadata, cluster_id, random)
     except BaseException:
         for store in stores:
             store.close()
         raise
 
 
-def _named(disk: Disk, config: BrokerConfig) -> list[Store]:
+def _store(disk: Disk, path: str, random: Random, *, takes_partitions: bool = True) -> Store:
+    reserve = Reserve(disk, path, random)
+    return Store(DataDirectory(disk, path), reserve, takes_partitions=takes_partitions)
+
+
+def _named(disk: Disk, config: BrokerConfig, random: Random) -> list[Store]:
     """The directories of log.dirs, and that of metadata.log.dir where it is another one."""
     by_place: dict[str, Store] = {}
     for path in config.log_dirs:
         place = os.path.realpath(path)
         if place in by_place:
             raise CannotStart(f"log.dirs names {path} twice, as {by_place[place].path} as well.")
-        by_place[place] = Store(DataDirectory(disk, os.path.abspath(path)))
+        by_place[place] = _store(disk, os.path.abspath(path), random)
     if config.metadata_log_dir is not None:
         place = os.path.realpath(config.metadata_log_dir)
         if place not in by_place:
-            data = DataDirectory(disk, os.path.abspath(config.metadata_log_dir))
-            by_place[place] = Store(data, takes_partitions=False)
+            path = os.path.abspath(config.metadata_log_dir)
+            by_place[place] = _store(disk, path, random, takes_partitions=False)
     return list(by_place.values())
 
 

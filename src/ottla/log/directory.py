@@ -3,6 +3,7 @@
 meta.properties           Kafka's: version, cluster.id, node.id, directory.id; and our format
 .lock                     held while a process works here
 .kafka_cleanshutdown      there between a clean stop and the next start
+.ottla-reserve            room that is kept for a full disk (`reserve.py`)
 topic-N/                  a partition, with its topic's id in partition.metadata
 topic-N.<hex>-delete/     a partition that is being removed
 topic-N.<hex>-stray/      a partition that the metadata did not know at a start; a person decides

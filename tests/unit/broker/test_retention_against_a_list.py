@@ -63,6 +63,7 @@ class InlineStore:
     """A data directory whose thread is this one."""
 
     is_online = True
+    is_full = False
     meanwhile: Callable[[], None] | None = None
 
     async def run(self, work: Callable[..., Any], *arguments: Any) -> Any:

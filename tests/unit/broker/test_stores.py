@@ -12,14 +12,28 @@ import pytest
 from ottla.broker.partition import Partition
 from ottla.broker.stores import Placement, Store, is_broken
 from ottla.log.directory import DataDirectory
+from ottla.log.reserve import Reserve
 from ottla.testing.disks import MemoryDisk
 
 GIB = 1 << 30
 
 
+class _Entropy:
+    def bytes(self, count: int) -> bytes:
+        return bytes(count)
+
+    def below(self, bound: int) -> int:
+        return 0
+
+
+def _store(disk: MemoryDisk, number: int) -> Store:
+    path = f"/{number}"
+    return Store(DataDirectory(disk, path), Reserve(disk, path, _Entropy()))
+
+
 def _stores(*usable_bytes: int) -> list[Store]:
     disk = MemoryDisk()
-    stores = [Store(DataDirectory(disk, f"/{number}")) for number in range(len(usable_bytes))]
+    stores = [_store(disk, number) for number in range(len(usable_bytes))]
     for store, count in zip(stores, usable_bytes, strict=True):
         store.usable_bytes = count
     return stores
