@@ -504,7 +504,9 @@ async def test_who_gave_up_is_not_remembered_however_often_they_ask() -> None:
 @pytest.mark.parametrize(
     "end",
     [
-        lambda partition: partition.fail_sync(OSError(errno.ENOSPC, "full")),
+        lambda partition: partition.fail_sync(
+            partition.log.begin_sync(), OSError(errno.ENOSPC, "full")
+        ),
         lambda partition: partition.go_offline(OSError(errno.EIO, "broken")),
         lambda partition: partition.retire(UnknownTopicOrPartition("deleted")),
     ],
