@@ -138,17 +138,15 @@ def test_a_host_that_nobody_knows(tmp_path: Path, option: str) -> None:
     given = {"--listen": "127.0.0.1:0", "--http": "127.0.0.1:0", option: "no.such.host.invalid:1"}
     words = [word for pair in given.items() for word in pair]
     said = start("--data-dir", str(tmp_path / "data"), *words)
-    assert said == (
-        "no.such.host.invalid:1 cannot be listened on: nobody knows the host; choose another with "
-        f"{option} HOST:PORT."
-    )
+    assert "no.such.host.invalid:1 cannot be served: the host no.such.host.invalid is not" in said
+    assert f"choose another address with {option} HOST:PORT" in said
 
 
 def test_an_address_of_another_machine(tmp_path: Path) -> None:
     said = start("--data-dir", str(tmp_path / "data"), "--listen", "192.0.2.1:9092")
     assert said == (
-        "192.0.2.1:9092 cannot be listened on: it is no address of this machine; choose another "
-        "with --listen HOST:PORT."
+        "listeners=PLAINTEXT://192.0.2.1:9092 cannot be served: that is no address of this "
+        "machine; choose another address with --listen HOST:PORT."
     )
 
 

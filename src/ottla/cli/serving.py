@@ -8,7 +8,6 @@ here may import rich, FastAPI or confluent_kafka.
 
 from __future__ import annotations
 
-import errno
 import logging
 import os
 import shutil
@@ -17,7 +16,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.cli.failures import FAILED, WRONG_USAGE, CommandFailed, WrongUsage
-from ottla.config import BrokerConfig, idle_names, load, wants_json_log
+from ottla.config import idle_names, load, wants_json_log
 from ottla.errors import InvalidConfig, OttlaError
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ def _serve(invocation: Invocation) -> int:
     except (OSError, OttlaError) as error:
         if "OTTLA_DEBUG" in os.environ:
             raise
-        raise CommandFailed(_reason(error, config)) from error
+        raise CommandFailed(str(error)) from error
 
 
 def without_effect(names: Sequence[str]) -> str:
@@ -163,44 +162,6 @@ def _slip(path: str) -> str | None:
     if not os.access(above, os.W_OK | os.X_OK):
         return f"{path} cannot hold data: {above} may not be written by this user"
     return None
-
-
-_CANNOT_BIND: Final = {
-    errno.EADDRINUSE: "is taken by another process",
-    errno.EADDRNOTAVAIL: "cannot be listened on: it is no address of this machine",
-    errno.EACCES: "cannot be listened on: this user may not take that port",
-}
-
-
-def _reason(error: Exception, config: BrokerConfig) -> str:
-    """Why the broker could not start, or go on, and what to do."""
-    import socket
-
-    options = {listener.address: "--listen" for listener in config.bound()}
-    http = config.http_address()
-    if http is not None:
-        options[http] = "--http"
-    for address, option in options.items():
-        advice = f"choose another with {option} HOST:PORT."
-        if isinstance(error, socket.gaierror) and not _is_known(address.host):
-            return f"{address} cannot be listened on: nobody knows the host; {advice}"
-        if (
-            isinstance(error, OSError)
-            and error.errno in _CANNOT_BIND
-            and f"{address.host}', {address.port}" in str(error)
-        ):
-            return f"{address} {_CANNOT_BIND[error.errno]}; {advice}"
-    return str(error)
-
-
-def _is_known(host: str) -> bool:
-    import socket
-
-    try:
-        socket.getaddrinfo(host or None, 0)
-    except OSError:
-        return False
-    return True
 
 
 def _greet(info: ReadyInfo) -> None:

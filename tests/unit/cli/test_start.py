@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.cli import serving, start
+from ottla.cli import start
 from ottla.cli.application import perform
 from ottla.cli.serving import SETTING_BY_OPTION, Invocation, parse
 
@@ -58,14 +58,6 @@ def test_every_option_is_understood() -> None:
 )
 def test_help_and_mistakes_are_left_to_typer(arguments: list[str]) -> None:
     assert parse(arguments) is None
-
-
-def test_taken_port_is_told_with_the_option_that_moves_it() -> None:
-    error = OSError(98, "error while attempting to bind on address ('127.0.0.1', 9644): in use")
-    config = serving.BrokerConfig()
-    assert serving._reason(error, config).startswith("127.0.0.1:9644 is taken")
-    assert "--http" in serving._reason(error, config)
-    assert serving._reason(PermissionError(13, "denied"), config) == "[Errno 13] denied"
 
 
 def test_each_data_dir_is_one_more_of_log_dirs() -> None:
