@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from functools import partial
 from typing import Final, TypeVar
 
+from ottla.broker.closing import Closing
 from ottla.broker.departures import Departures
 from ottla.broker.finding import Finder
 from ottla.broker.flusher import STOP_S_MAX
@@ -40,6 +41,7 @@ from ottla.log.handles import Handles
 from ottla.log.log import Log, LogConfig
 from ottla.log.lost import lost_log
 from ottla.log.progress import Hints
+from ottla.log.short_logs import ShortLog, read_short_logs
 from ottla.ports import Clock, Disk, Random
 from ottla.types import INTERNAL_TOPICS, METADATA_TOPIC, TopicPartition
 
@@ -47,8 +49,6 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-# As many logs have their last files open together while the broker stops.
-CLOSED_AT_ONCE: Final = 256
 PROBE_PAUSE_S: Final = 1.0
 # Hints for recovery wait so long for the thread that writes batches as well; after so many tries
 # until the next time.
@@ -157,12 +157,17 @@ class Partitions:
         finder = Finder(metadata.image.topics_by_name, metadata.deleted_ids, self._departures)
         found, settled = finder.look(self.stores.online(), self._with)
         remembered = {store: self._read_checkpoints(store) for store in self.stores.online()}
+        shorts = {
+            store: self._with(store, read_short_logs, self._disk, store.path) or {}
+            for store in self.stores.online()
+            if store.was_clean
+        }
         placement = self.stores.placement(())
         for topic in self._metadata.image.topics_by_name.values():
             for index, image in topic.partitions.items():
                 name = TopicPartition(topic.name, index)
                 store = found.get(name) or self._store_of(image, placement)
-                self._open(topic, index, store, remembered, is_settled=name in settled)
+                self._open(topic, index, store, remembered, shorts, is_settled=name in settled)
         for store in self.stores.online():
             if not store.was_clean:
                 self._with(store, self._disk.sync_file_system, store.path)
@@ -185,11 +190,13 @@ class Partitions:
         index: int,
         store: Store,
         remembered: Mapping[Store, Mapping[str, Mapping[TopicPartition, int]]],
+        shorts: Mapping[Store, Mapping[TopicPartition, ShortLog]],
         *,
         is_settled: bool,
     ) -> None:
         name, offsets = TopicPartition(topic.name, index), remembered.get(store, {})
         sizes = offsets.get(LOG_SIZES) if store.was_clean else None
+        short = shorts.get(store, {}).get(name)
         if self._departures.is_taken(store.data.partition_path(name)):
             log: Log | None = self._new_log(store, name)
             self._add(topic, index, topic.partitions[index], store, log, is_settled=False)
@@ -203,6 +210,7 @@ class Partitions:
                 recovery_point=offsets[RECOVERY_POINTS].get(name, 0),
                 start_offset=offsets[START_OFFSETS].get(name, 0),
                 known_bytes=sizes.get(name, 0) if sizes else None,
+                short=short,
             ),
         )
         self._add(topic, index, topic.partitions[index], store, log, is_settled=is_settled)
@@ -289,6 +297,7 @@ class Partitions:
         recovery_point: int = 0,
         start_offset: int = 0,
         known_bytes: int | None = None,
+        short: ShortLog | None = None,
     ) -> Log:
         return Log.open(
             self._disk,
@@ -299,6 +308,7 @@ class Partitions:
             recovery_point=recovery_point,
             start_offset=start_offset,
             known_bytes=known_bytes,
+            short=short,
             handles=self._handles,
             is_synced_together=not clean,
         )
@@ -562,41 +572,16 @@ class Partitions:
 
     def _close_all(self, store: Store) -> bool:
         partitions = [partition for partition in self if partition.data is store.data]
-        is_clean = True
-        for start in range(0, len(partitions), CLOSED_AT_ONCE):
-            is_clean &= self._close_some(partitions[start : start + CLOSED_AT_ONCE])
+        closing = Closing(self._disk, store.path)
+        closing.close_all(partitions)
         try:
+            closing.save_short_logs()
             for kind in _CHECKPOINTED:
                 self._write_checkpoint(store, kind, self._in(store))
         except OSError as error:
             logger.error("checkpoints could not be written: %s", error)
-            is_clean = False
-        return is_clean
-
-    def _close_some(self, partitions: list[Partition]) -> bool:
-        """Many logs share one sync, as in the flusher."""
-        closing = []
-        is_clean = True
-        for partition in partitions:
-            try:
-                closing.append((partition, partition.log.begin_close()))
-            except (OSError, OttlaError) as error:
-                logger.error("%s: not closed cleanly: %s", partition.name, error)
-                is_clean = False
-        tickets = [ticket for _, ticket in closing if ticket is not None]
-        try:
-            is_all_synced = self._disk.sync_many(
-                [file for ticket in tickets for file in ticket.files],
-                [directory for ticket in tickets for directory in ticket.directories],
-            )
-            for partition, ticket in closing:
-                if ticket is not None:
-                    partition.settle(is_all_synced)
-                partition.log.finish_close(ticket)
-        except OSError as error:
-            logger.error("%d logs are not closed cleanly: %s", len(closing), error)
             return False
-        return is_clean
+        return closing.is_clean
 
 
 async def _written(partition: Partition) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from typing import Final
 
 from ottla.log.checkpoints import format_lines, parse_lines
@@ -40,6 +41,14 @@ class Epochs:
             (int(epoch), int(offset)) for epoch, offset in parse_lines(disk, path, field_count=2)
         ]
         epochs._saved = list(epochs._entries)
+        epochs._renew()
+        return epochs
+
+    @classmethod
+    def of(cls, entries: Iterable[tuple[int, int]]) -> Epochs:
+        """Epochs that are in no file of their own."""
+        epochs = cls()
+        epochs._entries = list(entries)
         epochs._renew()
         return epochs
 

@@ -26,6 +26,7 @@ from ottla.log.producer_state import ProducerState
 from ottla.log.recovery import Damaged, epochs_in, recover
 from ottla.log.scan import OFFSET_DELTA_MAX, batches
 from ottla.log.segment import SNAPSHOT, Segment
+from ottla.log.short_logs import ShortLog
 from ottla.log.unsynced import Unsynced
 from ottla.log.values import LogPosition
 
@@ -39,8 +40,11 @@ def load(
     recovery_point: int,
     start_offset: int,
     known_bytes: int | None = None,
+    short: ShortLog | None = None,
 ) -> Loaded:
-    """Blocking. `known_bytes` is how long a clean stop left the log, if somebody knows."""
+    """Blocking. `known_bytes` is how long a clean stop left the log, `short` all that it had to
+    tell of it, if somebody knows.
+    """
     try:
         found = look(site)
         if found.swaps:
@@ -56,7 +60,7 @@ def load(
     try:
         _look_closely(site, found, recovery_point, start_offset, known_bytes, clean=clean)
         if clean:
-            loaded = _believe(site, found)
+            loaded = _believe(site, found, short)
         else:
             loaded = recover(site, found, recovery_point, start_offset)
     except Damaged as damaged:
@@ -135,9 +139,19 @@ def _as_it_lies(
     )
 
 
-def _believe(site: Site, found: Found) -> Loaded:
+def _believe(site: Site, found: Found, short: ShortLog | None) -> Loaded:
     """A clean stop leaves a snapshot whose name is the end offset: nothing has to be read."""
     segments, snapshots = found.segments, found.snapshots
+    epochs: Epochs | None = None
+    if (
+        short is not None
+        and short.is_about(segments[-1])
+        and found.unindexed in ([], segments[-1:])
+    ):
+        segments[-1].indexes = short.indexes()
+        epochs = Epochs.of(short.epochs)
+        producers = ProducerState.decode(short.producers) if short.producers else ProducerState()
+        return Loaded(segments, short.end_offset, producers, epochs, snapshots)
     unsynced = Unsynced(site.handles, site.directory)
     for segment in found.unindexed:
         indexes = segment.rebuild_indexes(site.handles, site.config.index_interval_bytes)
@@ -150,8 +164,11 @@ def _believe(site: Site, found: Found) -> Loaded:
         end_offset = latest_snapshot
     else:
         end_offset = _end_of(site, last)
+        # It was short, and what was told of it is lost: its epochs are in its batches only.
+        epochs = epochs_in(segments, site.handles)
     producers = producers_at(site, segments, snapshots, end_offset)
-    epochs = _read_epochs(site, found)
+    if epochs is None:
+        epochs = _read_epochs(site, found)
     epochs.cut_end(end_offset)
     unsynced.sync(LogPosition(end_offset, last.base_offset, last.size))
     return Loaded(segments, end_offset, producers, epochs, snapshots)

@@ -11,7 +11,7 @@ thread; `read`, `first_at_or_after` and `max_timestamp` may run in others beside
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from ottla.errors import OffsetOutOfRange, StorageFailed
@@ -29,6 +29,7 @@ from ottla.log.progress import Hints, Progress, Saving
 from ottla.log.reading import Nonsense, Reader
 from ottla.log.rolling import must_roll
 from ottla.log.segment import Segment
+from ottla.log.short_logs import ShortLog, short_form
 from ottla.log.truncation import cut_files, find_cut
 from ottla.log.unsynced import Unsynced
 from ottla.log.values import Appended, LogConfig, LogPosition, SyncTicket
@@ -116,6 +117,7 @@ class Log:
         recovery_point: int = 0,
         start_offset: int = 0,
         known_bytes: int | None = None,
+        short: ShortLog | None = None,
         handles: Handles | None = None,
         is_synced_together: bool = False,
     ) -> Log:
@@ -136,6 +138,7 @@ class Log:
             recovery_point=recovery_point,
             start_offset=start_offset,
             known_bytes=known_bytes,
+            short=short,
         )
         log = cls(handles, directory, config, loaded)
         log.start_offset = max(start_offset, loaded.segments[0].base_offset)
@@ -574,16 +577,23 @@ class Log:
 
     # --------------------------------------------------------------------------------- closing
 
-    def begin_close(self) -> SyncTicket | None:
-        """Blocking: writes out all that a clean start needs. Sync the ticket, `finish_close` it."""
+    def begin_close(self, take: Callable[[ShortLog], None] | None = None) -> SyncTicket | None:
+        """Blocking: writes out all that a clean start needs. Sync the ticket, `finish_close` it.
+
+        A short log tells it to `take` instead, who has to make it durable.
+        """
         if self._recovery_point is not None:
             return None  # It was damaged when it was opened: there is nothing to write out.
         if self.fenced:
             self.abandon()
             raise StorageFailed(f"{self.directory} is fenced: it needs recovery at the next start")
         self.write()
-        state = (self.end_offset, self._producers, self._epochs, self._snapshots)
-        save_for_clean_start(self._unsynced, self.directory, self._active, *state)
+        state = (self._active, self.end_offset, self._producers, self._epochs)
+        short = None if take is None else short_form(*state)
+        if take is not None and short is not None:
+            take(short)
+        else:
+            save_for_clean_start(self._unsynced, self.directory, *state, self._snapshots)
         self._is_closed = True
         return self.begin_sync()
 

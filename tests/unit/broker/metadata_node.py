@@ -94,6 +94,8 @@ def copied(image: MetadataImage) -> MetadataImage:
 
 
 class Node:
+    is_full = False
+
     """What `broker.main` wires together for the metadata, and nothing else."""
 
     is_full = False

@@ -1,0 +1,76 @@
+"""Closing all logs of a data directory: many share one sync, and the short ones one file."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from ottla.errors import OttlaError
+from ottla.log.short_logs import ShortLog, write_short_logs
+from ottla.ports import Disk
+from ottla.types import TopicPartition
+
+if TYPE_CHECKING:
+    from ottla.broker.partition import Partition
+
+logger = logging.getLogger(__name__)
+
+# As many logs have their last files open together.
+CLOSED_AT_ONCE: Final = 256
+FAILURES_TOLD_MAX: Final = 10
+
+
+class Closing:
+    """All of it blocks."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._shorts: list[tuple[TopicPartition, ShortLog]] = []
+        self._failures = 0
+
+    @property
+    def is_clean(self) -> bool:
+        return not self._failures
+
+    def close_all(self, partitions: Sequence[Partition]) -> None:
+        for start in range(0, len(partitions), CLOSED_AT_ONCE):
+            self._close_some(partitions[start : start + CLOSED_AT_ONCE])
+        if self._failures > FAILURES_TOLD_MAX:
+            logger.error("%d logs in all are not closed cleanly", self._failures)
+
+    def save_short_logs(self) -> None:
+        write_short_logs(self._disk, self._directory, self._shorts)
+
+    def _close_some(self, partitions: Sequence[Partition]) -> None:
+        """Many logs share one sync, as in the flusher."""
+        closing = []
+        for partition in partitions:
+            try:
+                take = partial(self._take_short, partition.name)
+                closing.append((partition, partition.log.begin_close(take)))
+            except (OSError, OttlaError) as error:
+                self._fail(partition, error)
+        tickets = [ticket for _, ticket in closing if ticket is not None]
+        try:
+            is_all_synced = self._disk.sync_many(
+                [file for ticket in tickets for file in ticket.files],
+                [directory for ticket in tickets for directory in ticket.directories],
+            )
+            for partition, ticket in closing:
+                if ticket is not None:
+                    partition.settle(is_all_synced)
+                partition.log.finish_close(ticket)
+        except OSError as error:
+            for partition, _ in closing:
+                self._fail(partition, error)
+
+    def _take_short(self, name: TopicPartition, short: ShortLog) -> None:
+        self._shorts.append((name, short))
+
+    def _fail(self, partition: Partition, error: Exception) -> None:
+        self._failures += 1
+        if self._failures <= FAILURES_TOLD_MAX:
+            logger.error("%s: not closed cleanly: %s", partition.name, error)
