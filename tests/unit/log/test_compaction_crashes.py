@@ -69,15 +69,7 @@ def dirty_log(disk: D) -> tuple[D, Log, Handles]:
 
 def after_disorderly_crash(disk: MemoryDisk, random: Random) -> MemoryDisk:
     """As on a file system where any unsynced name may be lost while later ones are kept."""
-    kept = [change for change in disk._unsynced_names if random.random() < 0.6]
-    disk._unsynced_names, all_names = kept, disk._unsynced_names
-    stored = dict(disk._stored_names)
-    for _, change in kept:
-        change(disk._stored_names)
-    disk._unsynced_names = []
-    crashed = disk.after_crash(random)
-    disk._unsynced_names, disk._stored_names = all_names, stored
-    return crashed
+    return disk.after_crash(random, in_order=False)
 
 
 def batches_by_offset(data: bytes) -> Batches:

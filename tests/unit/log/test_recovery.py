@@ -45,7 +45,7 @@ def _log_bytes(disk: MemoryDisk) -> int:
 
 
 def _stored_bytes(disk: MemoryDisk) -> int:
-    return sum(len(i.stored) for path, i in disk._stored_names.items() if path.endswith(".log"))
+    return sum(disk.durable_bytes(path) for path in disk.paths() if path.endswith(".log"))
 
 
 def recover(disk: MemoryDisk, recovery_point: int = 0, **options: object) -> Log:
@@ -168,7 +168,7 @@ def test_names_of_surviving_files_are_synced_as_well(disk: MemoryDisk) -> None:
         disk.open(path).sync()
     log = recover(disk)
     assert log.end_offset == 30
-    assert set(disk._stored_names) >= {path for path in disk.paths() if path.endswith(".log")}
+    assert all(disk.is_durable(path) for path in disk.paths() if path.endswith(".log"))
 
 
 @pytest.mark.parametrize(
