@@ -116,11 +116,13 @@ class Recovery:
     def _is_quiet(self, first: int) -> bool:
         """Nothing lies behind the recovery point, and the files of a clean stop are there.
 
-        Most logs are like that after a crash: then a look at the end of the file is enough.
+        Most logs are like that after a crash: then a look at the end of the file is enough. An
+        empty segment has no end to look at, and indexes beside it may tell of what was lost.
         """
         last, point = self._segments[-1], self._recovery_point
         return (
             first == len(self._segments) - 1
+            and last.size > 0
             and point in self._snapshots
             and last not in self._unindexed
             and end_by_indexes(last, self._site.handles) == point
