@@ -128,7 +128,6 @@ class Broker:
         # Has the reason when the broker cannot go on; whoever runs it then has to stop it.
         self.given_up: asyncio.Future[str] = self._loop.create_future()
         self._loop.set_default_executor(ThreadPoolExecutor(IO_THREADS, thread_name_prefix="io"))
-        _raise_open_files()
         self._stores = open_stores(self._disk, self.config, self._random)
         self._stores.give_flushers(self._new_flusher)
         self._data = self._stores.metadata.data
@@ -172,9 +171,6 @@ class Broker:
         self._probe = LoopDelayProbe(self._loop, self._metrics.loop_delay)
         self._probe.start()
         self._preloading = self._loop.create_task(self._preload())
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
         return ReadyInfo(
             kafka=str(addresses[0]),
             http=None if self._http_door is None else str(self._http_door.address),
@@ -251,11 +247,14 @@ class Broker:
         directory = self._data.partition_path(METADATA_PARTITION)
         self._disk.make_directory(directory)
         path = f"{directory}/{QUORUM_FILE}"
-        state = QuorumState()
-        if self._disk.exists(path):
+        state, is_first = QuorumState(), not self._disk.exists(path)
+        if not is_first:
             state = decode_state(self._disk.read_file(path))
         state = elect_self(state, NodeId(self.config.node_id))
         self._disk.write_file(path, encode_state(state))
+        if is_first:
+            # Its directory may be new as well: a crash must not take the vote with it.
+            self._disk.sync_directory(self._data.path)
         return state.leader_epoch
 
     def _new_services(self) -> Services:
@@ -465,7 +464,6 @@ class Broker:
 
     async def _preload(self) -> None:
         """Does while nobody waits what the first requests would have to wait for."""
-        _keep_freed_memory()
         for key in APIS:
             await asyncio.sleep(PRELOAD_PAUSE_S)
             self._listener.router.preload(key)
@@ -558,9 +556,12 @@ async def _serve(
 
     for number, code in EXIT_CODES.items():
         loop.add_signal_handler(number, told_to_stop, code)
+    _raise_open_files()
     broker = Broker(config, disk)
     info = await broker.start()
+    _spare_the_collector()
     on_ready(info)
+    loop.call_soon(_keep_freed_memory)
     told = loop.create_task(stopping.wait())
     await asyncio.wait((told, broker.given_up), return_when=asyncio.FIRST_COMPLETED)
     told.cancel()
@@ -602,6 +603,13 @@ def _new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+def _spare_the_collector() -> None:
+    """What is there after the start stays: the process is the broker's, and nobody else's."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
 
 
 def _keep_freed_memory() -> None:

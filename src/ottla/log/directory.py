@@ -14,7 +14,9 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -61,7 +63,7 @@ class DataDirectory:
 
     def hold(self) -> None:
         """Creates the directory if need be, and keeps other processes out of it."""
-        self._disk.make_directory(self.path)
+        make_durable_directory(self._disk, self.path)
         try:
             self._lock = self._disk.lock(f"{self.path}/{LOCK}")
         except BlockingIOError:
@@ -206,6 +208,20 @@ class DataDirectory:
         renamed = f"{self.path}/{topic}{suffix}"
         self._disk.rename(self.partition_path(partition), renamed)
         return renamed
+
+
+def make_durable_directory(disk: Disk, path: str) -> None:
+    """Blocking: with its parents, and a name that a crash does not take away with all below it."""
+    missing = []
+    while path and not disk.exists(path):
+        missing.append(path)
+        path = os.path.dirname(path)
+    if missing:
+        disk.make_directory(missing[0])
+    for made in reversed(missing):
+        # Where others' directories cannot be opened, their owner's care has to do.
+        with suppress(PermissionError):
+            disk.sync_directory(os.path.dirname(made) or ".")
 
 
 def parse_partition(name: str) -> TopicPartition | None:

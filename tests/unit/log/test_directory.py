@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -113,7 +114,7 @@ def test_taken_marker_does_not_come_back_after_a_crash(
 ) -> None:
     data.leave_clean_marker(1)
     data.take_clean_marker()
-    assert "/data/.kafka_cleanshutdown" not in disk._stored_names
+    assert not disk.is_durable("/data/.kafka_cleanshutdown")
 
 
 def test_partition_carries_the_id_of_its_topic(disk: MemoryDisk, data: DataDirectory) -> None:
@@ -124,7 +125,7 @@ def test_partition_carries_the_id_of_its_topic(disk: MemoryDisk, data: DataDirec
     assert data.read_topic_id(partition) == ID
     assert data.partitions() == {partition: "/data/a-topic-7"}
     data.settle(partition)
-    assert path in disk._stored_names, "durable when it returns"
+    assert disk.is_durable(path), "durable when it returns"
 
 
 def test_settling_writes_nothing_where_a_name_was_given_free(
@@ -246,3 +247,10 @@ def test_checkpoint_without_ids_is_believed_as_kafka_wrote_it(disk: MemoryDisk) 
     name = TopicPartition("t", 0)
     write_offsets(disk, "/data/c", {name: 50})
     assert read_offsets(disk, "/data/c", {"t": bytes(16)}) == {name: 50}
+
+
+def test_a_new_data_directory_is_there_after_a_crash() -> None:
+    disk = MemoryDisk(forgets_directories=True)
+    DataDirectory(disk, "/a/b/data").hold()
+    for seed in range(100):
+        assert disk.after_crash(Random(seed)).exists("/a/b/data")
