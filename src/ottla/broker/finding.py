@@ -4,18 +4,23 @@ One that the metadata does not know is a stray. Metadata can be lost, a director
 mounted at the wrong broker: so it is renamed `-stray`, told, and kept, as Kafka does since 3.7.
 Only where the metadata log itself tells that the topic was deleted, a crash came between the
 deletion and the removal of its files, and they are removed now.
+
+A directory may also have lost its topic's id. A crash takes that only before anything in it is
+acknowledged, so that a deleted namesake's may lie there as well: it is a stray, too, unless a clean
+stop or a checkpoint vouches for it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
 from ottla.broker.departures import Departures
 from ottla.broker.stores import Store
-from ottla.cluster.image import TopicImage
+from ottla.cluster.directories import directory_of
+from ottla.cluster.image import MetadataImage
 from ottla.errors import CannotStart
 from ottla.log.directory import DataDirectory
 from ottla.types import METADATA_TOPIC, TopicPartition
@@ -25,7 +30,9 @@ logger = logging.getLogger(__name__)
 STRAYS_TOLD_MAX: Final = 10
 
 Stranger: TypeAlias = tuple[DataDirectory, TopicPartition, None]
-Look: TypeAlias = Callable[[], list[TopicPartition]]
+# The partitions in a directory, and whether each has its topic's id.
+Seen: TypeAlias = dict[TopicPartition, bool]
+Look: TypeAlias = Callable[[], Seen]
 
 
 class Found(NamedTuple):
@@ -36,61 +43,70 @@ class Found(NamedTuple):
 
 
 class Finder:
+    """`synced` has, for each directory, the partitions that its checkpoint knows."""
+
     def __init__(
         self,
-        topics: Mapping[str, TopicImage],
+        image: MetadataImage,
         deleted_ids: Collection[bytes],
+        node_id: int,
+        synced: Mapping[Store, Collection[TopicPartition]],
         departures: Departures,
     ) -> None:
-        self._topics = topics
+        self._topics = image.topics_by_name
         self._deleted_ids = deleted_ids
+        self._node_id = node_id
+        self._synced = synced
         self._departures = departures
         self._strays = 0
 
-    def look(
-        self,
-        stores: Iterable[Store],
-        ask: Callable[[Store, Look], list[TopicPartition] | None],
-    ) -> Found:
-        """Blocking; `ask` looks into a directory, or says that it is offline.
-
-        A partition that is in two places cannot be opened, and only a person can say which is the
-        true one; Kafka refuses to start as well.
-        """
+    def look(self, stores: Iterable[Store], ask: Callable[[Store, Look], Seen | None]) -> Found:
+        """Blocking; `ask` looks into a directory, or says that it is offline."""
         found = Found({}, set())
         for store in stores:
-            look: Look = partial(self._look_in, store.data, found.settled)
-            for name in ask(store, look) or ():
-                other = found.places.setdefault(name, store)
-                if other is not store:
-                    raise CannotStart(
-                        f"{name} is in {other.path} and in {store.path}: move the directory of "
-                        "the older one away, and start again."
-                    )
+            for name, has_id in (ask(store, partial(self._look_in, store)) or {}).items():
+                other = found.places.get(name)
+                if other is not None:
+                    loser = self._loser(name, (other, name in found.settled), (store, has_id))
+                    self._set_aside([(loser.data, name, None)])
+                    if loser is store:
+                        continue
+                found.places[name] = store
+                if has_id:
+                    found.settled.add(name)
         self._tell_of_strays()
         return found
 
-    def _look_in(self, data: DataDirectory, settled: set[TopicPartition]) -> list[TopicPartition]:
+    def _look_in(self, store: Store) -> Seen:
+        data, synced = store.data, self._synced.get(store, ())
         self._departures.remove(data, data.doomed())
-        found: list[TopicPartition] = []
+        found: Seen = {}
         deleted: list[Stranger] = []
         strays: list[Stranger] = []
         for name in data.partitions():
             topic = self._topics.get(name.topic)
             is_known = topic is not None and name.partition in topic.partitions
             id_found = data.read_topic_id(name)
-            if is_known and topic is not None and id_found in (None, topic.id):
-                found.append(name)
+            is_vouched_for = id_found is not None or store.was_clean or name in synced
+            if topic and is_known and id_found in (None, topic.id) and is_vouched_for:
                 # Without a readable id it is still the topic's: the file is written again.
-                if id_found is not None:
-                    settled.add(name)
+                found[name] = id_found is not None
             elif name.topic != METADATA_TOPIC:
                 (deleted if id_found in self._deleted_ids else strays).append((data, name, None))
         self._departures.begin(deleted)
+        self._set_aside(strays)
+        return found
+
+    def _loser(
+        self, name: TopicPartition, one: tuple[Store, bool], other: tuple[Store, bool]
+    ) -> Store:
+        partition = self._topics[name.topic].partitions[name.partition]
+        return stranger_of(one, other, name, directory_of(partition, self._node_id))
+
+    def _set_aside(self, strays: Sequence[Stranger]) -> None:
         self._departures.begin(strays, is_kept=True)
         for data, name, _ in strays:
             self._note_stray(data, name)
-        return found
 
     def _note_stray(self, data: DataDirectory, name: TopicPartition) -> None:
         self._strays += 1
@@ -107,3 +123,26 @@ class Finder:
         if self._strays > STRAYS_TOLD_MAX:
             more = self._strays - STRAYS_TOLD_MAX
             logger.warning("%d more directories are not in the metadata, kept as -stray", more)
+
+
+def stranger_of(
+    one: tuple[Store, bool],
+    other: tuple[Store, bool],
+    name: TopicPartition,
+    named_directory: bytes | None,
+) -> Store:
+    """Of two directories of one name, the one that is not the topic's.
+
+    Each comes with whether it has the topic's id. Where both are as good, only a person can say
+    which is the true one; Kafka refuses to start as well.
+    """
+    if one[1] != other[1]:
+        return other[0] if one[1] else one[0]
+    if not one[1]:
+        for named, stranger in ((one, other), (other, one)):
+            if named[0].directory_id == named_directory:
+                return stranger[0]
+    raise CannotStart(
+        f"{name} is in {one[0].path} and in {other[0].path}: move the directory of the older one "
+        "away, and start again."
+    )

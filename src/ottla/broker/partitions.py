@@ -153,10 +153,11 @@ class Partitions:
 
     def open_all(self) -> None:
         """At start, blocking: opens the log of every partition that the metadata names."""
-        metadata = self._metadata
-        finder = Finder(metadata.image.topics_by_name, metadata.deleted_ids, self._departures)
-        found, settled = finder.look(self.stores.online(), self._with)
+        metadata, node_id = self._metadata, self._config.node_id
         remembered = {store: self._read_checkpoints(store) for store in self.stores.online()}
+        synced = {store: offsets[RECOVERY_POINTS] for store, offsets in remembered.items()}
+        finder = Finder(metadata.image, metadata.deleted_ids, node_id, synced, self._departures)
+        found, settled = finder.look(self.stores.online(), self._with)
         shorts = {
             store: self._with(store, read_short_logs, self._disk, store.path) or {}
             for store in self.stores.online()

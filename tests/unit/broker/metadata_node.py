@@ -98,8 +98,6 @@ class Node:
 
     """What `broker.main` wires together for the metadata, and nothing else."""
 
-    is_full = False
-
     def __init__(self, disk: MemoryDisk, settings: dict[str, str], *, clean: bool) -> None:
         self.disk = disk
         self.clock = HandClock()

@@ -9,11 +9,14 @@ from typing import Any, cast
 
 import pytest
 
+from ottla.broker.finding import stranger_of
 from ottla.broker.partition import Partition
 from ottla.broker.stores import Placement, Store, is_broken
+from ottla.errors import CannotStart
 from ottla.log.directory import DataDirectory
 from ottla.log.reserve import Reserve
 from ottla.testing.disks import MemoryDisk
+from ottla.types import TopicPartition
 
 GIB = 1 << 30
 
@@ -85,3 +88,35 @@ def test_a_disk_that_is_going_is_broken(number: int) -> None:
 )
 def test_a_full_disk_is_not_broken(number: int) -> None:
     assert not is_broken(OSError(number, "full"))
+
+
+# ------------------------------------------------------------------ two directories of one name
+
+
+NAME = TopicPartition("orders", 0)
+
+
+def _twins() -> tuple[Store, Store]:
+    first, second = _stores(GIB, GIB)
+    first.directory_id, second.directory_id = b"1" * 16, b"2" * 16
+    return first, second
+
+
+def test_the_directory_that_lost_its_id_is_the_stranger() -> None:
+    first, second = _twins()
+    assert stranger_of((first, True), (second, False), NAME, None) is second
+    assert stranger_of((first, False), (second, True), NAME, None) is first
+    assert stranger_of((first, False), (second, True), NAME, first.directory_id) is first
+
+
+def test_of_two_without_an_id_the_metadata_names_the_true_one() -> None:
+    first, second = _twins()
+    assert stranger_of((first, False), (second, False), NAME, second.directory_id) is first
+    assert stranger_of((first, False), (second, False), NAME, first.directory_id) is second
+
+
+@pytest.mark.parametrize("has_id", [True, False])
+def test_where_both_are_as_good_a_person_decides(has_id: bool) -> None:
+    first, second = _twins()
+    with pytest.raises(CannotStart, match="orders-0 is in /0 and in /1"):
+        stranger_of((first, has_id), (second, has_id), NAME, None)
