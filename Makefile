@@ -15,7 +15,7 @@ BENCH_PYTHON ?= $(BIN)/python
 PYTEST  := $(BIN)/pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
-.PHONY: help install system run tour demo test quick lint format unit scenarios sim clients compat spark soak delta bench bench-peers bench-spark docs dist clean
+.PHONY: help install system run tour demo test quick lint format unit scenarios cuts sim clients compat spark soak delta bench bench-peers bench-spark docs dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -40,7 +40,7 @@ tour: install ## topics, messages, a group, a crash and what is left after it
 demo: install ## orders, a pipeline on Spark, its totals as they come, and a picture of the run (demo.png)
 	@$(BIN)/python scripts/demo.py
 
-test: lint unit scenarios clients spark ## everything that must pass
+test: lint unit scenarios cuts clients spark ## everything that must pass
 
 quick: lint unit ## what takes a few minutes of it, for between two edits
 
@@ -60,8 +60,11 @@ unit: install ## the parts, each alone
 scenarios: install ## the whole broker in a process of its own
 	$(PYTEST) tests/scenarios
 
-sim: install ## thousands of crash points by seed: SIM_ROUNDS lives of a log from SIM_SEED on
-	SIM_ROUNDS=$(SIM_ROUNDS) SIM_SEED=$(SIM_SEED) $(PYTEST) tests/unit/log/test_crash_points.py
+cuts: install ## a hundred power cuts of a whole broker, and as many on disks in other trouble
+	$(PYTEST) tests/sim
+
+sim: install ## thousands of them: SIM_ROUNDS power cuts of a broker and lives of a log from SIM_SEED on
+	SIM_ROUNDS=$(SIM_ROUNDS) SIM_SEED=$(SIM_SEED) $(PYTEST) tests/sim tests/unit/log/test_crash_points.py
 
 clients: install ## real Kafka clients in Python, Java, Go, JavaScript and C
 	$(PYTEST) tests/clients

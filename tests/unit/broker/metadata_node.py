@@ -94,9 +94,9 @@ def copied(image: MetadataImage) -> MetadataImage:
 
 
 class Node:
-    is_full = False
-
     """What `broker.main` wires together for the metadata, and nothing else."""
+
+    is_full = False
 
     def __init__(self, disk: MemoryDisk, settings: dict[str, str], *, clean: bool) -> None:
         self.disk = disk

@@ -1,0 +1,313 @@
+"""Breaks the broker on purpose, one thing at a time, and counts the lives until it is found.
+
+    python scripts/mutants.py                 # every mutant; the table of docs/reliability.md
+    python scripts/mutants.py quorum votes    # those whose names contain one of these words
+    python scripts/mutants.py --at c97bb8c    # the faults that were mended since, in that commit
+
+A mutant is found when a life of the kind that is to find it (tests/sim) ends in a broken promise.
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import patch
+
+HERE = Path(__file__).resolve().parent.parent
+SEEDS_MAX = 60
+# What a simulated life needs of ottla.testing, laid over an older commit.
+OVERLAY = ("disks.py", "medium.py", "memory_disk.py")
+
+
+class Mutant(NamedTuple):
+    what: str
+    kind: str
+    apply: Callable[[ExitStack], None]
+    # What the broken promise says, where another fault might break one first.
+    says: str = ""
+
+
+def _replace(target: str, make: Callable[[Any], Any]) -> Callable[[ExitStack], None]:
+    """`make` is given what is there, and returns what takes its place."""
+
+    def apply(stack: ExitStack) -> None:
+        import importlib
+
+        module_name, _, path = target.partition(":")
+        owner: Any = importlib.import_module(module_name)
+        *outer, name = path.split(".")
+        for each in outer:
+            owner = getattr(owner, each)
+        stack.enter_context(patch.object(owner, name, make(getattr(owner, name))))
+
+    return apply
+
+
+def _all(*changes: Callable[[ExitStack], None]) -> Callable[[ExitStack], None]:
+    def apply(stack: ExitStack) -> None:
+        for change in changes:
+            change(stack)
+
+    return apply
+
+
+def _nothing(_: Any) -> Any:
+    return lambda *arguments, **options: None
+
+
+def _never_written(ending: str) -> Callable[[ExitStack], None]:
+    def make(write_file: Any) -> Any:
+        def mutant(self: Any, path: str, data: bytes) -> None:
+            if not path.endswith(ending):
+                write_file(self, path, data)
+
+        return mutant
+
+    return _replace("ottla.testing.memory_disk:MemoryDisk.write_file", make)
+
+
+def _unsynced_flush(_: Any) -> Any:
+    def mutant(self: Any, disk: Any, tickets: Any) -> None:
+        for partition, _ticket in tickets:
+            partition.settle(True)
+
+    return mutant
+
+
+def _hasty(topic: str) -> Callable[[ExitStack], None]:
+    """The runtime of this log answers when its records are appended."""
+
+    def make(commit: Any) -> Any:
+        def mutant(self: Any, decision: Any, now: Any) -> None:
+            if self.partition.name.topic != topic or not decision.records:
+                commit(self, decision, now)
+                return
+            self._append(decision.records, now)
+            self._release(self.partition.log.end_offset, decision.replies, decision.records)
+
+        return mutant
+
+    return _replace("ottla.broker.runtime:Runtime._commit", make)
+
+
+def _acknowledged_when_written(wait_committed: Any) -> Any:
+    def mutant(self: Any, end_offset: int, waiter: Any, item: Any) -> None:
+        if self.name.topic.startswith("__"):
+            wait_committed(self, end_offset, waiter, item)
+        else:
+            self.wait_written(waiter, item)
+
+    return mutant
+
+
+def _read_when_written(wrote: Any) -> Any:
+    def mutant(self: Any, waiters: Any) -> None:
+        wrote(self, waiters)
+        self._advance(self.log.written)
+
+    return mutant
+
+
+def _replaced_unsynced(skip_file: bool) -> Callable[[Any], Any]:
+    def make(_: Any) -> Any:
+        def mutant(self: Any, path: str, data: bytes) -> None:
+            scratch = self.open(path + ".tmp", create=True)
+            scratch.truncate(0)
+            scratch.write([data], 0)
+            if not skip_file:
+                scratch.sync()
+            scratch.close()
+            self.rename(path + ".tmp", path)
+            if skip_file:
+                self.sync_directory(path.rpartition("/")[0])
+
+        return mutant
+
+    return make
+
+
+def _same_epochs(_: Any) -> Any:
+    from ottla.coordinators.machine import Decision
+
+    return lambda self, node_id, after, now, ticket: Decision(replies=[(ticket, None)])
+
+
+def _unwritten_ids(new_producer_id: Any) -> Any:
+    from ottla.coordinators.machine import Decision
+
+    def mutant(self: Any, now: Any, ticket: Any) -> Any:
+        return Decision(replies=new_producer_id(self, now, ticket).replies)
+
+    return mutant
+
+
+def _no_way_out(_: Any) -> Any:
+    from ottla.errors import CannotStart
+
+    def mutant(one: Any, other: Any, name: Any, named_directory: Any) -> Any:
+        raise CannotStart(f"{name} is in {one[0].path} and in {other[0].path}")
+
+    return mutant
+
+
+DISK, FILE = "ottla.testing.memory_disk:MemoryDisk", "ottla.testing.memory_disk:MemoryFile"
+MUTANTS = (
+    Mutant(
+        "no fdatasync, fsync or syncfs at all",
+        "cut",
+        _all(
+            _replace(f"{FILE}.sync", _nothing),
+            _replace(f"{DISK}.sync_directory", _nothing),
+            _replace(f"{DISK}.sync_file_system", _nothing),
+        ),
+    ),
+    Mutant(
+        "the flushers do not sync",
+        "cut",
+        _replace("ottla.broker.flusher:SyncJob._sync", _unsynced_flush),
+    ),
+    Mutant("the metadata log answers before its sync", "cut", _hasty("__cluster_metadata")),
+    Mutant("group offsets are answered before their sync", "cut", _hasty("__consumer_offsets")),
+    Mutant(
+        "acks=all answers when the batch is written",
+        "cut",
+        _replace("ottla.broker.partition:Partition.wait_committed", _acknowledged_when_written),
+    ),
+    Mutant(
+        "consumers read what is written and not synced",
+        "cut",
+        _replace("ottla.broker.partition:Partition._wrote", _read_when_written),
+    ),
+    Mutant("quorum-state is never written (votes)", "cut", _never_written("quorum-state")),
+    Mutant(
+        "the high-watermark checkpoint is never written",
+        "cut",
+        _never_written("replication-offset-checkpoint"),
+    ),
+    Mutant(
+        "DeleteRecords answers, and its checkpoint is never written",
+        "cut",
+        _never_written("log-start-offset-checkpoint"),
+    ),
+    Mutant(
+        "whole files are replaced without syncing their contents",
+        "cut",
+        _replace(f"{DISK}.write_file", _replaced_unsynced(skip_file=True)),
+    ),
+    Mutant(
+        "whole files are replaced without syncing their names",
+        "cut",
+        _replace(f"{DISK}.write_file", _replaced_unsynced(skip_file=False)),
+    ),
+    Mutant(
+        "a new partition's directory is not synced",
+        "cut",
+        _replace("ottla.log.directory:DataDirectory.settle", _nothing),
+    ),
+    Mutant(
+        "a start gives no new leader epochs",
+        "cut",
+        _replace("ottla.cluster.controller:Controller.raise_leader_epochs", _same_epochs),
+    ),
+    Mutant(
+        "blocks of producer ids are not written down",
+        "cut",
+        _replace("ottla.cluster.controller:Controller.new_producer_id", _unwritten_ids),
+    ),
+    Mutant(
+        "recovery believes batches whose CRC is wrong",
+        "cut",
+        _replace("ottla.log.recovery:is_intact", lambda _: lambda *arguments: True),
+    ),
+    Mutant(
+        "two directories of one name keep the broker from starting",
+        "cut",
+        _replace("ottla.broker.partitions:stranger_of", _no_way_out),
+    ),
+    Mutant(
+        "syncfs does nothing",
+        "cut",
+        _replace(f"{DISK}.sync_file_system", _nothing),
+    ),
+)
+# As they were in the commit that --at names.
+FAULTS = (
+    Mutant("fault 1, by refused writes", "refused", lambda _: None, "has stored|counts as"),
+    Mutant("fault 1, by a full disk", "full", lambda _: None, "has stored|counts as"),
+    Mutant("fault 2: log.write.caching un-syncs the metadata", "cached", lambda _: None, "topic "),
+    Mutant("fault 8: healing keeps the epoch", "failed syncs", lambda _: None, "two batches"),
+    Mutant("fault 8: a ticket for another log", "failed syncs unseen", lambda _: None, "error 56"),
+    Mutant("fault 9: a full disk, a stop, no start", "stop on a full disk", lambda _: None, ""),
+    Mutant("a vote lost with its directory", "cut", lambda _: None, "epoch 1 of the metadata"),
+)
+
+
+def seeds_until_found(mutant: Mutant, seeds_max: int) -> tuple[int | None, str]:
+    from sim.lives_for_mutants import live
+
+    with ExitStack() as stack:
+        mutant.apply(stack)
+        for seed in range(1, seeds_max + 1):
+            try:
+                live(mutant.kind, seed)
+            except Exception as error:
+                if re.search(mutant.says, str(error)):
+                    return seed, f"{type(error).__name__}: {error}"
+    return None, ""
+
+
+def report(mutants: tuple[Mutant, ...], words: list[str], seeds_max: int) -> int:
+    print("| what was broken | lives | found after | as |\n|---|---|---|---|", flush=True)
+    missed = 0
+    for mutant in mutants:
+        if words and not any(word in mutant.what for word in words):
+            continue
+        seed, error = seeds_until_found(mutant, seeds_max)
+        missed += seed is None
+        after = (
+            f"not in {seeds_max}" if seed is None else f"{seed} {'seed' if seed == 1 else 'seeds'}"
+        )
+        said = re.sub(r"\s+", " ", error).replace("|", "/")[:110]
+        print(f"| {mutant.what} | {mutant.kind} | {after} | {said} |", flush=True)
+    return missed
+
+
+@contextmanager
+def tree_of(commit: str) -> Iterator[Path]:
+    with tempfile.TemporaryDirectory() as directory:
+        archive = subprocess.run(
+            ["git", "archive", commit, "src"], cwd=HERE, check=True, capture_output=True
+        )
+        subprocess.run(["tar", "-x", "-C", directory], input=archive.stdout, check=True)
+        for name in OVERLAY:
+            source = HERE / "src/ottla/testing" / name
+            (Path(directory) / "src/ottla/testing" / name).write_bytes(source.read_bytes())
+        yield Path(directory) / "src"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("words", nargs="*", help="only mutants whose names contain one of them")
+    parser.add_argument("--at", metavar="COMMIT", help="the mended faults, as they were there")
+    parser.add_argument("--seeds", type=int, default=SEEDS_MAX, help="give up after so many")
+    options = parser.parse_args()
+    logging.getLogger().addHandler(logging.NullHandler())
+    sys.path[:0] = [str(HERE / "tests")]
+    if options.at is None:
+        sys.path[:0] = [str(HERE / "src")]
+        return report(MUTANTS, options.words, options.seeds)
+    with tree_of(options.at) as source:
+        sys.path[:0] = [str(source)]
+        return report(FAULTS, options.words, options.seeds)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
