@@ -125,8 +125,10 @@ class Machine:
             self.trouble.heal()
         self._stop_timers()
         broker = self.broker
-        for server in broker._servers:
-            server.close()
+        for door in broker._doors:
+            door.close()
+        if hasattr(broker, "_services"):
+            broker._services.opening.close()
         if hasattr(broker, "_listener"):
             for connection in tuple(broker._listener.connections):
                 connection.drop("the power is off")
