@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from ottla.broker import closing
 from ottla.log.short_logs import FILE_NAME
 from raw_client import RawClient
 from records_kit import batch, fetch, list_offset, produce, produce_request, values_in
@@ -23,8 +24,35 @@ def _fill(client: RawClient, value: bytes, **options: Any) -> None:
     assert {answer.error_code for answer in reply.responses[0].partition_responses} == {0}
 
 
+@pytest.fixture
+def many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few partitions are many."""
+    monkeypatch.setattr(closing, "WITH_FILES_MAX", 2)
+
+
+def test_of_few_logs_each_gets_the_files_that_kafka_would_leave(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, count = tmp_path / "data", 3
+    monkeypatch.setattr(closing, "WITH_FILES_MAX", count)
+    with BrokerInside(data) as broker, RawClient(broker.bootstrap) as client:
+        broker.create_topic("t", count + 2)
+        for index in range(count):
+            produce(client, "t", batch(b"v"), partition=index)
+    for index in range(count):
+        names = {path.name for path in (data / f"t-{index}").iterdir()}
+        assert names == {
+            *(f"{0:020d}{suffix}" for suffix in (".log", ".index", ".timeindex")),
+            f"{1:020d}.snapshot",
+            "leader-epoch-checkpoint",
+            "partition.metadata",
+        }
+    assert (data / FILE_NAME).read_text() == "0\n0\n"
+
+
 @pytest.mark.seconds(60)
-def test_a_stop_writes_nothing_into_the_directories_of_short_logs(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("many")
+def test_a_stop_writes_nothing_into_the_directories_of_many_short_logs(tmp_path: Path) -> None:
     data = tmp_path / "data"
     sequenced = {"producer_id": 5, "producer_epoch": 0}
     with BrokerInside(data) as broker, RawClient(broker.bootstrap) as client:
@@ -52,6 +80,7 @@ def test_a_stop_writes_nothing_into_the_directories_of_short_logs(tmp_path: Path
 
 
 @pytest.mark.seconds(60)
+@pytest.mark.usefixtures("many")
 def test_a_start_without_that_file_finds_out_by_itself(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with BrokerInside(data) as broker, RawClient(broker.bootstrap) as client:

@@ -1,4 +1,8 @@
-"""Closing all logs of a data directory: many share one sync, and the short ones one file."""
+"""Closing all logs of a data directory: many share one sync.
+
+Where they are few, each gets the files that Kafka would leave. Where they are very many, the short
+ones share one file of ours instead.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +24,8 @@ logger = logging.getLogger(__name__)
 # As many logs have their last files open together.
 CLOSED_AT_ONCE: Final = 256
 FAILURES_TOLD_MAX: Final = 10
+# So many get files of their own, about two thousand in all, whatever is in them.
+WITH_FILES_MAX: Final = 500
 
 
 class Closing:
@@ -30,12 +36,14 @@ class Closing:
         self._directory = directory
         self._shorts: list[tuple[TopicPartition, ShortLog]] = []
         self._failures = 0
+        self._shares = False
 
     @property
     def is_clean(self) -> bool:
         return not self._failures
 
     def close_all(self, partitions: Sequence[Partition]) -> None:
+        self._shares = sum(each.log.size_bytes > 0 for each in partitions) > WITH_FILES_MAX
         for start in range(0, len(partitions), CLOSED_AT_ONCE):
             self._close_some(partitions[start : start + CLOSED_AT_ONCE])
         if self._failures > FAILURES_TOLD_MAX:
@@ -49,7 +57,7 @@ class Closing:
         closing = []
         for partition in partitions:
             try:
-                take = partial(self._take_short, partition.name)
+                take = partial(self._take_short, partition.name) if self._shares else None
                 closing.append((partition, partition.log.begin_close(take)))
             except (OSError, OttlaError) as error:
                 self._fail(partition, error)

@@ -2,9 +2,9 @@
 
 A log whose active segment has few index entries and few producers would get four files of a few
 bytes each: two indexes, a snapshot, its epochs. For ten thousand partitions that is half a minute.
-So they have a line here instead, and nothing is written into their directories. It is believed
-only where the last segment is as long as the line says; otherwise the batches are asked, which are
-few. Kafka does not know the file, and makes its own as it opens the log.
+So where many are closed, these have a line here instead, and nothing is written into their
+directories. It is believed only where the last segment is as long as the line says; otherwise the
+batches are asked, which are few. Kafka does not know the file, and makes its own as it opens a log.
 """
 
 from __future__ import annotations
