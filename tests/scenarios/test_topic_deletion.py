@@ -15,6 +15,7 @@ from ottla.wire.messages.delete_topics import DeleteTopicsRequest
 from raw_client import RawClient
 from records_kit import batch, fetch, list_offset, produce, produce_request, values_in
 from scenarios.in_process import BrokerInside
+from scenarios.polling import until
 
 PARTITIONS = 1000
 WITH_FILES = 100
@@ -130,3 +131,33 @@ def test_a_rename_that_was_refused_is_tried_again(
         assert values_in(fetch(client, "t", 0).records) == [b"new"]
         while any(name.name.endswith("-delete") for name in data.iterdir()):
             assert list_offset(client, "t", -1).offset == 1
+
+
+@pytest.mark.seconds(60)
+def test_a_log_that_is_opened_again_while_its_topic_is_deleted_is_not_the_namesakes(
+    tmp_path: Path,
+) -> None:
+    """After a failed sync a thread cuts and reads a log, by its name."""
+    data = tmp_path / "data"
+    settings = {"log_flush_offset_checkpoint_interval_ms": 50}
+    with BrokerInside(data, **settings) as broker, RawClient(broker.bootstrap) as client:
+        for name in ("t", "other"):
+            broker.create_topic(name)
+            assert produce(client, name, batch(b"old")).error_code == 0
+        broker.disk.hold("truncate", under=str(data / "t-0"))
+        broker.disk.fail("sync", errno.ENOSPC, under=str(data / "t-0"), times=1)
+        assert produce(client, "t", batch(b"cut")).error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        broker.disk.wait_until_held()
+        old_bytes = _log_bytes(data / "t-0")
+        for name in ("t", "other"):
+            _delete(client, name)
+        broker.create_topic("t")
+        client.send(produce_request("t", {0: batch(b"new")}), 12)
+        # Directories leave one after the other: that of "t" would be gone by then.
+        until(lambda: not (data / "other-0").exists(), "the other's directory stays")
+        assert _log_bytes(data / "t-0") == old_bytes
+        broker.disk.heal()
+        answer = client.receive().responses[0].partition_responses[0]
+        assert (answer.error_code, answer.base_offset) == (0, 0)
+    with BrokerInside(data) as broker, RawClient(broker.bootstrap) as client:
+        assert values_in(fetch(client, "t", 0).records) == [b"new"]

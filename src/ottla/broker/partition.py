@@ -6,9 +6,9 @@ import asyncio
 import errno
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.opening import Opened, check_keys
@@ -83,8 +83,9 @@ class Partition:
         "_failure",
         "_home",
         "_is_queued",
+        "_is_reopening",
         "_queued_bytes",
-        "_when_written",
+        "_when_not_busy",
         "_write",
         "_write_waiters",
         "config",
@@ -129,7 +130,8 @@ class Partition:
         self._commit_waiters: deque[tuple[int, CommitWaiter, Any]] = deque()
         self._write_waiters: list[tuple[CommitWaiter, Any]] = []
         self._write: PartitionWrite | None = None
-        self._when_written: list[Callable[[], None]] = []
+        self._when_not_busy: list[Callable[[], None]] = []
+        self._is_reopening = False
         self._is_queued = False
         self.is_retired = False
         self.is_offline = False
@@ -355,12 +357,33 @@ class Partition:
         """A thread writes to its files just now."""
         return self._write is not None
 
-    def when_written(self, tell: Callable[[], None]) -> None:
-        """Calls `tell` once no thread writes to its files any more."""
-        if self._write is None:
+    @property
+    def is_busy(self) -> bool:
+        """A thread writes to its files, or opens them again: its directory has to stay."""
+        return self._write is not None or self._is_reopening
+
+    @contextmanager
+    def reopening(self) -> Iterator[None]:
+        """In here a thread may open its log again."""
+        self._is_reopening = True
+        try:
+            yield
+        finally:
+            self._is_reopening = False
+            self._tell_not_busy()
+
+    def _tell_not_busy(self) -> None:
+        if not self.is_busy:
+            tell_all, self._when_not_busy = self._when_not_busy, []
+            for tell in tell_all:
+                tell()
+
+    def when_not_busy(self, tell: Callable[[], None]) -> None:
+        """Calls `tell` once no thread is at its files any more."""
+        if not self.is_busy:
             tell()
         else:
-            self._when_written.append(tell)
+            self._when_not_busy.append(tell)
 
     def begin_write(self) -> PartitionWrite | None:
         """All that is queued, for a thread; None when nothing is to be written."""
@@ -389,9 +412,7 @@ class Partition:
         """The thread is back; returns how many bytes it wrote."""
         self._write = None
         write.settle(self.log)
-        tell_all, self._when_written = self._when_written, []
-        for tell in tell_all:
-            tell()
+        self._tell_not_busy()
         if self.log.fenced or self.is_retired:
             failure = StorageFailed(f"{self.name} takes no more writes")
             for waiter, item in write.waiters:

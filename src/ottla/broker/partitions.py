@@ -373,10 +373,10 @@ class Partitions:
         for partition in partitions.values():
             partition.retire(error)
             partition.flusher.leave(partition)
-            if partition.is_being_written:
+            if partition.is_busy:
                 # A thread may be making its files: nobody may have the name before it is back.
                 self._departures.expect(partition.data, partition.name)
-                partition.when_written(partial(self._depart, partition))
+                partition.when_not_busy(partial(self._depart, partition))
             elif partition.has_directory and not partition.is_offline:
                 leaving.append((partition.data, partition.name, partition.log))
         self._departures.begin(leaving)
@@ -422,9 +422,10 @@ class Partitions:
         await store.run(store.measure, self._disk)
         for partition in self._in(store):
             log = partition.log
-            is_curable = log.fenced and log.corruption is None and not partition.is_being_written
-            if is_curable and store.is_online:
-                await self._heal(partition)
+            is_ill = log.fenced and log.corruption is None
+            if is_ill and store.is_online and not (partition.is_busy or partition.is_retired):
+                with partition.reopening():
+                    await self._heal(partition)
 
     async def _expire_producers(self) -> None:
         """Forgets idle producers, some at a time; what no client syncs is synced now and then."""
@@ -485,9 +486,8 @@ class Partitions:
             await self._renew_epoch(partition)
         except (OSError, OttlaError) as error:
             logger.warning("%s: still fenced, it has no new epoch: %s", partition.name, error)
-        is_leading = partition.leader_epoch > epoch and not partition.is_retired
-        is_sound = fenced.corruption is None and log.corruption is None
-        if is_leading and is_sound and not partition.is_offline:
+        is_wanted = not (partition.is_retired or partition.is_offline or fenced.corruption)
+        if is_wanted and partition.leader_epoch > epoch:
             partition.heal(log, now_ms)
         else:
             log.abandon()
@@ -588,5 +588,5 @@ class Partitions:
 async def _written(partition: Partition) -> None:
     """Returns when no thread writes to its files."""
     told = asyncio.Event()
-    partition.when_written(told.set)
+    partition.when_not_busy(told.set)
     await told.wait()

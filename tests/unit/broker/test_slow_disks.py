@@ -289,7 +289,7 @@ async def test_a_partition_that_is_deleted_while_it_is_written_leaves_when_that_
     partition.retire(UnknownTopicOrPartition("deleted"))
     house.flusher.leave(partition)
     partition.log.abandon()
-    partition.when_written(lambda: left.append("now"))
+    partition.when_not_busy(lambda: left.append("now"))
     assert isinstance(await house.waiter.of("first"), UnknownTopicOrPartition)
     assert left == []
     house.disk.heal()
@@ -538,7 +538,7 @@ async def test_a_partition_that_is_deleted_while_its_hints_are_written_leaves_af
     partition.retire(UnknownTopicOrPartition("deleted"))
     house.flusher.leave(partition)
     left = asyncio.Event()
-    partition.when_written(left.set)
+    partition.when_not_busy(left.set)
     assert not left.is_set()
     house.disk.heal()
     await left.wait()
