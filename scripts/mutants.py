@@ -243,8 +243,8 @@ FAULTS = (
     Mutant("fault 1, by refused writes", "refused", lambda _: None, "has stored|counts as"),
     Mutant("fault 1, by a full disk", "full", lambda _: None, "has stored|counts as"),
     Mutant("fault 2: log.write.caching un-syncs the metadata", "cached", lambda _: None, "topic "),
-    Mutant("fault 8: healing keeps the epoch", "failed syncs", lambda _: None, "two batches"),
-    Mutant("fault 8: a ticket for another log", "failed syncs unseen", lambda _: None, "error 56"),
+    Mutant("fault 8: healing keeps the epoch", "failed-syncs", lambda _: None, "two batches"),
+    Mutant("fault 8: a ticket for another log", "failed-syncs-unseen", lambda _: None, "error 56"),
     Mutant("fault 9: a full disk, a stop, no start", "stop on a full disk", lambda _: None, ""),
     Mutant("a vote lost with its directory", "cut", lambda _: None, "epoch 1 of the metadata"),
 )

@@ -328,7 +328,7 @@ def test_when_the_last_directory_fails_the_broker_says_so_and_ends(tmp_path: Pat
     script = f"""
 import sys, threading
 from ottla.broker.disk import RealDisk
-from ottla.broker.main import run
+from ottla.broker.process import run
 from ottla.cli.failures import CommandFailed
 from ottla.config import BrokerConfig
 from ottla.errors import OttlaError

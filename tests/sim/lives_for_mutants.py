@@ -15,7 +15,7 @@ class Unseen(FailedSyncs):
 def live(kind: str, seed: int) -> None:
     if kind == "stop on a full disk":
         start_on_a_full_disk(seed)
-    elif kind == "failed syncs unseen":
+    elif kind == "failed-syncs-unseen":
         Unseen(seed).live()
     else:
         LIVES[kind](seed).live()

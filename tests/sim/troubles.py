@@ -147,7 +147,7 @@ LIVES: dict[str, type[Life]] = {
     "cached": CachedByDefault,
     "refused": Refused,
     "full": Full,
-    "failed syncs": FailedSyncs,
-    "lost directory": LostDirectory,
+    "failed-syncs": FailedSyncs,
+    "lost-directory": LostDirectory,
     "held": Held,
 }

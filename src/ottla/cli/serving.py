@@ -115,7 +115,7 @@ def _serve(invocation: Invocation) -> int:
 
         end_with_parent()
     from ottla.broker import logs
-    from ottla.broker.main import run
+    from ottla.broker.process import run
 
     logs.configure(config.log_level, config.log_format)
     idle = idle_names(origins)
