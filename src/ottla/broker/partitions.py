@@ -432,10 +432,10 @@ class Partitions:
         now_ms = self._clock.now().wall_ms
         for at, partition in enumerate(tuple(self)):
             ids = partition.log.producer_ids()
-            # Once also where none is known: there may be some that are awaited.
-            for start in range(0, len(ids) or 1, PRODUCERS_AT_ONCE):
-                partition.log.expire_producers(now_ms, ids[start : start + PRODUCERS_AT_ONCE])
+            partition.log.expire_producers(now_ms, ids[:PRODUCERS_AT_ONCE])
+            for start in range(PRODUCERS_AT_ONCE, len(ids), PRODUCERS_AT_ONCE):
                 await asyncio.sleep(0)
+                partition.log.expire_producers(now_ms, ids[start : start + PRODUCERS_AT_ONCE])
             if not partition.is_synced_eagerly and not partition.is_retired:
                 partition.flusher.want_sync(partition)
             if at % PARTITIONS_AT_ONCE == 0:
