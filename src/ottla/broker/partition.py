@@ -346,7 +346,7 @@ class Partition:
     @property
     def makes_files(self) -> bool:
         """Whether the next write creates files or directories, and not only adds to some."""
-        return not self._home.is_laid_out or self.log.makes_files
+        return self._home.is_to_be_laid_out or self.log.makes_files
 
     @property
     def queued_bytes(self) -> int:
@@ -565,6 +565,7 @@ class Partition:
         assert self.leader_epoch > log.latest_epoch, f"{self.name} was cut within an epoch"
         logger.warning("%s: opened again at offset %d", self.name, log.end_offset)
         log.inherit(self.log, now_ms)
+        self._home.doubt()
         self.log = log
         self.lead(self.leader_epoch)
         self.high_watermark = log.synced

@@ -22,7 +22,15 @@ class Home:
     While it `is_taken`, a deleted topic's directory still has its name, and nothing is made.
     """
 
-    __slots__ = ("_is_settled", "_name", "_topic_id", "data", "is_laid_out", "is_taken")
+    __slots__ = (
+        "_is_doubted",
+        "_is_settled",
+        "_name",
+        "_topic_id",
+        "data",
+        "is_laid_out",
+        "is_taken",
+    )
 
     def __init__(
         self, data: DataDirectory, name: TopicPartition, topic_id: bytes, *, is_settled: bool
@@ -31,14 +39,26 @@ class Home:
         self._name = name
         self._topic_id = topic_id
         self.is_laid_out = self._is_settled = is_settled
+        self._is_doubted = False
         self.is_taken = False
 
+    @property
+    def is_to_be_laid_out(self) -> bool:
+        return not self.is_laid_out or self._is_doubted
+
+    def doubt(self) -> None:
+        """A sync has failed: unless the topic's id was durable by then, it is written again.
+
+        Another sync would say that all is well: the kernel reports a lost page once.
+        """
+        self._is_doubted = not self._is_settled
+
     def lay_out(self) -> None:
-        if not self.is_laid_out:
+        if self.is_to_be_laid_out:
             if self.is_taken:
                 raise OSError(errno.EBUSY, "a deleted topic's files are in the way", self._name)
             self.data.lay_out(self._name, self._topic_id)
-            self.is_laid_out = True
+            self.is_laid_out, self._is_doubted = True, False
 
     def settle(self, is_all_synced: bool) -> None:
         """Blocking, unless the whole file system has just been synced."""

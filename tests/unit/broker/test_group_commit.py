@@ -256,6 +256,23 @@ async def test_a_sync_that_outlives_its_log_says_nothing_about_the_next_one(hous
 
 
 @in_a_house
+async def test_a_topics_id_whose_sync_failed_is_written_again(house: House) -> None:
+    """Otherwise a crash takes it, and the partition is nobody's, with all that it holds."""
+    partition, waiter = house.partition(), Waiter()
+    house.disk.fail("sync", errno.ENOSPC, under="/data/t-0/partition.metadata")
+    _produce(partition, waiter, "refused")
+    assert isinstance((await waiter.told_about(1))[0][1], StorageFailed)
+    house.disk.heal()
+    partition.lead(2)
+    partition.heal(partition.log.reopen(NOW_MS), NOW_MS)
+    _produce(partition, waiter, "kept")
+    assert (await waiter.told_about(2))[1] == ("kept", None)
+    for seed in range(50):
+        found = DataDirectory(house.disk.after_crash(Random(seed)), "/data")
+        assert found.read_topic_id(partition.name) == TOPIC_ID
+
+
+@in_a_house
 async def test_a_log_is_not_cut_within_an_epoch(house: House) -> None:
     partition, waiter = house.partition(), Waiter()
     partition.lead(1)
