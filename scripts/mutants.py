@@ -230,7 +230,12 @@ MUTANTS = (
     Mutant(
         "two directories of one name keep the broker from starting",
         "cut",
-        _replace("ottla.broker.partitions:stranger_of", _no_way_out),
+        _replace("ottla.broker.finding:stranger_of", _no_way_out),
+    ),
+    Mutant(
+        "a topic's id whose sync failed is not written again",
+        "failed-syncs",
+        _replace("ottla.broker.partition_files:Home.doubt", _nothing),
     ),
     Mutant(
         "syncfs does nothing",
