@@ -125,9 +125,10 @@ class Machine:
             self.trouble.heal()
         self._stop_timers()
         broker = self.broker
-        for door in broker._doors:
+        # `scripts/mutants.py --at` runs brokers of earlier days, which had servers and no opening.
+        for door in getattr(broker, "_doors", None) or getattr(broker, "_servers", ()):
             door.close()
-        if hasattr(broker, "_services"):
+        if hasattr(broker, "_services") and hasattr(broker._services, "opening"):
             broker._services.opening.close()
         if hasattr(broker, "_listener"):
             for connection in tuple(broker._listener.connections):
