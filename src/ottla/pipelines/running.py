@@ -24,6 +24,7 @@ from ottla.pipelines.secrets import redact
 from ottla.pipelines.session import make_active
 from ottla.pipelines.sources import open_source
 from ottla.pipelines.supervision import Attempt, GivenUp, Supervised, supervise
+from ottla.spark.together import let_streams_open_together
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,6 +50,7 @@ def run(
     `stop` lets each flow finish the batch it is at, `stop_now` does not.
     """
     make_active(spark)
+    let_streams_open_together(spark)
     missing = missing_jars(spark, pipeline)
     if missing:
         raise BadPipeline(missing)

@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
 
 def register(spark: SparkSession) -> None:
-    """Makes `format("ottla")` known where Spark cannot find it by itself (`--py-files`)."""
+    """Makes `format("ottla")` known where Spark cannot find it by itself (`--py-files`).
+
+    To be called also where several streams run in one Spark: they may open at once then.
+    """
     from ottla.spark.session import register_source
 
     register_source(spark)

@@ -59,6 +59,17 @@ class Child:
         assert code == 0, f"ended with {code}:\n{self.log()[-6000:]}"
         return self.log()
 
+    def end(self, timeout_s: float) -> int:
+        """Waits for any end; what it ended with, negative for a signal."""
+        assert self._process is not None
+        return self._process.wait(timeout_s)
+
+    def leave(self) -> None:
+        """As an owner that has gone."""
+        assert self._process is not None
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+
     def log(self) -> str:
         return self._log.read_text(errors="replace")
 

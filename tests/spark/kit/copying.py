@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
+from ottla.spark import register
 from spark.kit import session
+from spark.kit.owner import end_with_owner
 from spark.kit.streams import OTTLA, read_stream
 
 # A driver that is killed while it writes the first offsets leaves a temporary file, which Spark
@@ -46,9 +46,9 @@ def source(spark: SparkSession, job: dict[str, Any]) -> Any:
 
 def main() -> None:
     job = json.loads(sys.argv[1])
-    # Ends with its owner, whatever else goes on.
-    threading.Thread(target=lambda: os._exit(sys.stdin.buffer.read() != b""), daemon=True).start()
+    end_with_owner()
     spark = session.start(Path(job["directory"], "spark"), [Path(jar) for jar in job["jars"]])
+    register(spark)
     queries = [copy_to_topic(spark, job), copy_to_files(spark, job)]
     for query in queries:
         query.awaitTermination()

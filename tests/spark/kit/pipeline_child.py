@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import threading
 
 from ottla.cli.main import run
+from spark.kit.owner import end_with_owner
 
 
 def main() -> None:
-    # stdin is the owner's end of a pipe, and the JVM ends with us.
-    threading.Thread(target=lambda: os._exit(sys.stdin.buffer.read() != b""), daemon=True).start()
+    end_with_owner()
     sys.argv = ["ottla", *json.loads(sys.argv[1])]
     run()
 
