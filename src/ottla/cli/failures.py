@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Final
 
 FAILED: Final = 1
@@ -13,6 +14,14 @@ class CommandFailed(Exception):
     """The command was understood but did not succeed. The message says what to do."""
 
     exit_code = FAILED
+
+
+class StartAgain(CommandFailed):
+    """A new process is to take up the command, with these variables: here it cannot go on."""
+
+    def __init__(self, text: str, variables: Mapping[str, str]) -> None:
+        super().__init__(text)
+        self.variables = variables
 
 
 class WrongUsage(CommandFailed):

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import atexit
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 from ottla.cli import output, serving
-from ottla.cli.failures import FAILED, INTERRUPTED, WRONG_USAGE, CommandFailed, ReaderGone
+from ottla.cli.failures import (
+    FAILED,
+    INTERRUPTED,
+    WRONG_USAGE,
+    CommandFailed,
+    ReaderGone,
+    StartAgain,
+)
 from ottla.errors import InvalidConfig
 
 
@@ -16,11 +25,16 @@ def run() -> None:
     if isinstance(sys.stdout.buffer, io.RawIOBase):
         # PYTHONUNBUFFERED would make a system call of every message.
         sys.stdout = io.TextIOWrapper(io.BufferedWriter(sys.stdout.buffer))
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(sys.argv[1:], start_again=_start_again))
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Does what the arguments say; the exit code."""
+def main(
+    arguments: Sequence[str], *, start_again: Callable[[StartAgain], NoReturn] | None = None
+) -> int:
+    """Does what the arguments say; the exit code.
+
+    Without `start_again` what only a new process can take up is a failure.
+    """
     try:
         code = _perform(arguments)
         output.flush()
@@ -31,6 +45,8 @@ def main(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except CommandFailed as failure:
+        if isinstance(failure, StartAgain) and start_again is not None:
+            start_again(failure)
         output.complain(failure)
         return failure.exit_code
     except InvalidConfig as error:
@@ -50,6 +66,14 @@ def main(arguments: Sequence[str]) -> int:
             "please report it."
         )
         return FAILED
+
+
+def _start_again(wanted: StartAgain) -> NoReturn:
+    """The same command in a new program, with the same process id, output and terminal."""
+    output.flush()
+    # Temporary directories go with the program, and nobody else removes them.
+    atexit._run_exitfuncs()
+    os.execve(sys.executable, sys.orig_argv, {**os.environ, **wanted.variables})
 
 
 def _perform(arguments: Sequence[str]) -> int:

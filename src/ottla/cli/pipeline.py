@@ -16,6 +16,7 @@ from ottla.cli.pipeline_run import (
     Printer,
     Stopping,
     checkpoint_of,
+    earlier_run,
     failures_told,
     metrics_address,
     serving_metrics,
@@ -247,6 +248,7 @@ def run(
     file says; then the command ends with the cause and exit code 1.
     """
     read = _read(file, sets)
+    earlier = earlier_run()
     address = metrics_address(metrics)
     directory = checkpoint_of(read, checkpoint, master)
     if not read.sinks:
@@ -273,6 +275,7 @@ def run(
             stop=stopping.stop,
             stop_now=stopping.stop_now,
             metrics=counters,
+            earlier=earlier,
         )
     printer.check_reader()
     if stopping.exit_code:

@@ -13,7 +13,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from ottla.cli import output
-from ottla.cli.failures import INTERRUPTED, CommandFailed, ReaderGone, WrongUsage
+from ottla.cli.failures import INTERRUPTED, CommandFailed, ReaderGone, StartAgain, WrongUsage
+from ottla.pipelines.lost_spark import Earlier, SparkLost, end_java, stop_session
 from ottla.pipelines.problems import BadPipeline, PipelineFailed, Problem
 from ottla.pipelines.secrets import redact
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 
 PORT_MAX: Final = 65535
 METRICS_HOST: Final = "127.0.0.1"
+# From a process that has lost its Spark to the one that takes up its command.
+EARLIER: Final = "_OTTLA_PIPELINE_RUN"
+METRICS_PORT: Final = "_OTTLA_METRICS_PORT"
 # Which extra brings a package that is not there.
 EXTRAS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -168,6 +172,9 @@ def failures_told(
         count = len(bad.problems)
         name = file or (str(pipeline.file) if pipeline is not None else "the file")
         raise WrongUsage(f"{name} has {count} problem{'' if count == 1 else 's'}.") from None
+    except SparkLost as lost:
+        variables = {EARLIER: lost.earlier.to_json()}
+        raise StartAgain(redact(str(lost), secrets), variables) from lost
     except PipelineFailed as failed:
         raise CommandFailed(redact(str(failed), secrets)) from failed
     except ModuleNotFoundError as missing:
@@ -207,8 +214,17 @@ def spark_session(
         )
     try:
         yield spark
+    except SparkLost:
+        end_java()
+        raise
     finally:
-        spark.stop()
+        stop_session(spark)
+
+
+def earlier_run() -> Earlier | None:
+    """What the process before this one has left, where this one takes up its command."""
+    text = os.environ.pop(EARLIER, None)
+    return None if text is None else Earlier.from_json(text)
 
 
 @contextmanager
@@ -270,6 +286,8 @@ def serving_metrics(
 
     host, port = address
     metrics = PipelineMetrics(pipeline.name)
-    with serving(metrics, port, host) as bound:
+    with serving(metrics, port or int(os.environ.get(METRICS_PORT, 0)), host) as bound:
+        # A free port stays the same when another process takes up the command.
+        os.environ[METRICS_PORT] = str(bound)
         print(f"Metrics: http://{host}:{bound}/metrics", file=sys.stderr, flush=True)
         yield metrics

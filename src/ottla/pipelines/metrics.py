@@ -54,6 +54,12 @@ class PipelineMetrics:
         self._restarts = Counter(
             "ottla_pipeline_restarts", "Restarts after a failure", _FLOW, registry=registry
         )
+        self._spark_restarts = Counter(
+            "ottla_pipeline_spark_restarts",
+            "Restarts of Spark itself, when it was of no use any more",
+            ("pipeline",),
+            registry=registry,
+        )
         self._last_batch = Gauge(
             "ottla_pipeline_last_batch_timestamp_seconds",
             "When the last batch ended",
@@ -92,6 +98,9 @@ class PipelineMetrics:
 
     def restarted(self, flow: str) -> None:
         self._restarts.labels(self._pipeline, flow).inc()
+
+    def spark_restarted(self, times: int = 1) -> None:
+        self._spark_restarts.labels(self._pipeline).inc(times)
 
 
 @contextmanager

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import threading
-import uuid
 from collections.abc import Mapping
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
-from py4j.protocol import Py4JNetworkError
+from py4j.protocol import Py4JError
 
 from ottla.pipelines import checkpoints, graph, sinks
 from ottla.pipelines.attempts import QueryAttempt, TableAttempt
-from ottla.pipelines.causes import Cause, cause_of
+from ottla.pipelines.causes import JAVA_GONE, Cause, cause_of
 from ottla.pipelines.jars import missing_jars
 from ottla.pipelines.lag import Ends, Offsets, behind, newest, positions
+from ottla.pipelines.lost_spark import Earlier, SparkLost, untraced
 from ottla.pipelines.model import Pipeline
 from ottla.pipelines.problems import BadPipeline, PipelineFailed
 from ottla.pipelines.progress import Batches, Progress, report_of
@@ -23,7 +23,14 @@ from ottla.pipelines.reports import Event, EventKind, Reporter
 from ottla.pipelines.secrets import redact
 from ottla.pipelines.session import make_active
 from ottla.pipelines.sources import open_source
-from ottla.pipelines.supervision import Attempt, GivenUp, Supervised, supervise
+from ottla.pipelines.supervision import (
+    Attempt,
+    GivenUp,
+    Patience,
+    Supervised,
+    Unusable,
+    supervise,
+)
 from ottla.spark.together import let_streams_open_together
 
 if TYPE_CHECKING:
@@ -44,59 +51,115 @@ def run(
     stop: threading.Event,
     stop_now: threading.Event,
     metrics: PipelineMetrics | None = None,
+    earlier: Earlier | None = None,
 ) -> None:
     """Returns when all flows are done (`once`) or stopped; raises PipelineFailed, BadPipeline.
 
-    `stop` lets each flow finish the batch it is at, `stop_now` does not.
+    `stop` lets each flow finish the batch it is at, `stop_now` does not. SparkLost is raised when
+    this Spark is of no use any more, after the pause that `restarts` asks for: then the caller may
+    end it and call again with a new one, and `earlier` as the exception has it.
     """
-    make_active(spark)
-    let_streams_open_together(spark)
-    missing = missing_jars(spark, pipeline)
-    if missing:
-        raise BadPipeline(missing)
-    with ExitStack() as stack:
-        store = stack.enter_context(checkpoints.held(spark, checkpoint))
-        built = graph.build(spark, pipeline, lambda source: open_source(spark, pipeline, source))
-        streams = [flow for flow in built.flows if flow.frame.isStreaming]
-        checkpoints.check(store, checkpoint, pipeline, streams, spark.version)
-        topics = [source for flow in streams for source in flow.sources]
-        # What was there at the start is what `once` is about, and each batch says it itself.
-        ends = None if once else stack.enter_context(Ends(pipeline, topics))
-        teller = Teller(pipeline, report, metrics, ends)
-        current = Run(spark, pipeline, checkpoint, once, teller)
-        flows = [current.supervised(flow) for flow in built.flows]
-        names = ", ".join(flow.name for flow in built.flows)
-        teller.event("started", f"{pipeline.name} has started: {names}; checkpoint {checkpoint}")
-        try:
-            supervise(
-                flows,
-                stop=stop,
-                stop_now=stop_now,
-                stopping=lambda: teller.event("stopping", _stopping_words(stop_now)),
-                between=teller.between,
-            )
-        except GivenUp as end:
-            raise PipelineFailed(teller.clean(_final_words(end, checkpoint))) from None
-        except (Py4JNetworkError, ConnectionError) as error:
-            # Killed, or out of memory: there is nobody left to ask.
-            raise PipelineFailed("Spark's JVM has gone; --verbose shows its log") from error
-        is_stopped = stop.is_set() or stop_now.is_set()
-        teller.event("stopped" if is_stopped else "done", teller.summary(is_stopped=is_stopped))
+    teller = Teller(pipeline, report, metrics)
+    current = Run(spark, pipeline, checkpoint, once, teller, earlier or Earlier())
+    teller.lost_before(current.earlier.restarts)
+    try:
+        with untraced():
+            current.until_end(stop, stop_now)
+    except Unusable as unusable:
+        cause = unusable.cause
+    except Py4JError as error:
+        cause = cause_of(error)
+        if not cause.is_spark_lost:
+            raise
+    else:
+        return
+    raise current.lost(cause, stop)
 
 
 class Run:
     """How the flows of one run begin, and begin again."""
 
     def __init__(
-        self, spark: SparkSession, pipeline: Pipeline, checkpoint: str, once: bool, teller: Teller
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        checkpoint: str,
+        once: bool,
+        teller: Teller,
+        earlier: Earlier,
     ) -> None:
+        self.earlier = earlier
         self._spark = spark
         self._pipeline = pipeline
         self._checkpoint = checkpoint
+        self._once = once
         self._teller = teller
-        # One name for all attempts of a run: what was written already is not written again.
-        self._run_id = uuid.uuid4().hex
         self._trigger = _trigger(pipeline, once)
+        self._flows: list[Supervised] = []
+
+    def until_end(self, stop: threading.Event, stop_now: threading.Event) -> None:
+        """Of all flows, or until somebody says stop."""
+        spark, pipeline = self._spark, self._pipeline
+        checkpoint, teller = self._checkpoint, self._teller
+        make_active(spark)
+        let_streams_open_together(spark)
+        missing = missing_jars(spark, pipeline)
+        if missing:
+            raise BadPipeline(missing)
+        with ExitStack() as stack:
+            store = stack.enter_context(checkpoints.held(spark, checkpoint))
+            built = graph.build(
+                spark, pipeline, lambda source: open_source(spark, pipeline, source)
+            )
+            streams = [flow for flow in built.flows if flow.frame.isStreaming]
+            checkpoints.check(store, checkpoint, pipeline, streams, spark.version)
+            if not self._once:
+                # `once` is about what was there at the start, and each batch says it itself.
+                topics = [source for flow in streams for source in flow.sources]
+                teller.ends = stack.enter_context(Ends(pipeline, topics))
+            left = [flow for flow in built.flows if flow.name not in self.earlier.done]
+            self._flows = [self.supervised(flow) for flow in left]
+            names = ", ".join(flow.name for flow in left)
+            teller.event(
+                "started", f"{pipeline.name} has started: {names}; checkpoint {checkpoint}"
+            )
+            self._supervise(stop, stop_now)
+            is_stopped = stop.is_set() or stop_now.is_set()
+            teller.event("stopped" if is_stopped else "done", teller.summary(is_stopped=is_stopped))
+
+    def lost(self, cause: Cause, stop: threading.Event) -> PipelineFailed:
+        """After the pause before a new Spark: SparkLost; or why there is to be none."""
+        text = self._teller.clean(cause.text)
+        failures = 0 if self._teller.has_batches else self.earlier.failures
+        pause_s = Patience(self._pipeline.restarts, failures).pause_s()
+        if stop.is_set():
+            return PipelineFailed(text)
+        if pause_s is None:
+            tries = f" (after {_times(failures, 'restart')} of Spark)" if failures else ""
+            return PipelineFailed(f"{text}{tries}")
+        self._teller.restarting_spark(pause_s, cause)
+        if stop.wait(pause_s):
+            return PipelineFailed(text)
+        done = (*self.earlier.done, *(flow.name for flow in self._flows if flow.is_done))
+        return SparkLost(
+            text,
+            Earlier(self.earlier.run_id, done, self.earlier.restarts + 1, failures + 1),
+        )
+
+    def _supervise(self, stop: threading.Event, stop_now: threading.Event) -> None:
+        try:
+            supervise(
+                self._flows,
+                stop=stop,
+                stop_now=stop_now,
+                stopping=lambda: self._teller.event("stopping", _stopping_words(stop_now)),
+                between=self._teller.between,
+            )
+        except GivenUp as end:
+            text = self._teller.clean(_final_words(end, self._checkpoint))
+            raise PipelineFailed(text) from None
+        except ConnectionError as error:
+            raise Unusable(JAVA_GONE) from error
 
     def supervised(self, flow: graph.Flow) -> Supervised:
         self._teller.flow(flow)
@@ -115,7 +178,7 @@ class Run:
             return TableAttempt(
                 self._spark,
                 flow.name,
-                lambda: sinks.write_once(flow, pipeline=self._pipeline, run_id=self._run_id),
+                lambda: sinks.write_once(flow, pipeline=self._pipeline, run_id=self.earlier.run_id),
             )
         query = sinks.start(
             flow,
@@ -134,12 +197,12 @@ class Teller:
         pipeline: Pipeline,
         report: Reporter,
         metrics: PipelineMetrics | None,
-        ends: Ends | None,
     ) -> None:
         self._pipeline = pipeline
         self._report = report
         self._metrics = metrics
-        self._ends = ends
+        # Where topics end now, as far as anybody asks.
+        self.ends: Ends | None = None
         self._flows: dict[str, graph.Flow] = {}
         self._reached: dict[str, list[Offsets]] = {}
         self._lag_due = float("-inf")
@@ -152,7 +215,7 @@ class Teller:
 
     def batch(self, flow: graph.Flow, progress: Progress) -> None:
         self._reached[flow.name] = positions(progress)
-        known = self._ends.now() if self._ends is not None else {}
+        known = self.ends.now() if self.ends is not None else {}
         told = report_of(flow.name, progress, self._lag(flow, progress, known))
         self._batches += 1
         self._rows_in += told.rows_in
@@ -164,10 +227,10 @@ class Teller:
 
     def between(self, now: float) -> None:
         """A flow that gets nowhere has a growing lag, which only this shows."""
-        if self._metrics is None or self._ends is None or now < self._lag_due:
+        if self._metrics is None or self.ends is None or now < self._lag_due:
             return
         self._lag_due = now + LAG_EVERY_S
-        known = self._ends.now()
+        known = self.ends.now()
         for name, reached in self._reached.items():
             self._metrics.lag(name, behind(self._flows[name].sources, known, reached))
 
@@ -175,6 +238,19 @@ class Teller:
         if self._metrics is not None:
             self._metrics.restarted(flow)
         self.event("restarting", f"restarting in {pause_s:g} s because {cause.text}", flow)
+
+    def lost_before(self, times: int) -> None:
+        if self._metrics is not None:
+            self._metrics.spark_restarted(times)
+
+    def restarting_spark(self, pause_s: float, cause: Cause) -> None:
+        if self._metrics is not None:
+            self._metrics.spark_restarted()
+        self.event("restarting", f"restarting Spark in {pause_s:g} s because {cause.text}")
+
+    @property
+    def has_batches(self) -> bool:
+        return self._batches > 0
 
     def unfinished(self, flow: str, cause: Cause) -> None:
         text = f"the last batch has failed and runs again at the next start: {cause.text}"
@@ -219,6 +295,9 @@ def _final_words(end: GivenUp, checkpoint: str) -> str:
         return (
             f"flow {end.flow}: the checkpoint cannot follow the change: {end.cause.text}; {advice}"
         )
-    plural = "" if end.tries == 1 else "s"
-    tries = f" (after {end.tries} restart{plural})" if end.tries else ""
+    tries = f" (after {_times(end.tries, 'restart')})" if end.tries else ""
     return f"flow {end.flow}: {end.cause.text}{tries}"
+
+
+def _times(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -77,6 +77,14 @@ class GivenUp(Exception):
         self.tries = tries
 
 
+class Unusable(Exception):
+    """No query can run in this Spark any more; the flows have been left."""
+
+    def __init__(self, cause: Cause) -> None:
+        super().__init__(cause.text)
+        self.cause = cause
+
+
 class Supervised:
     """One flow: the attempt at work, or the time of the next one, or the end."""
 
@@ -92,6 +100,8 @@ class Supervised:
     ) -> None:
         self.name = name
         self.is_over = False
+        # Over because there is no more to do.
+        self.is_done = False
         self._begin = begin
         self._failing = failing
         self._restarting = restarting
@@ -102,7 +112,7 @@ class Supervised:
         self._due = float("-inf")
 
     def step(self, now: float) -> None:
-        """Begins what is due, tells what has happened; raises GivenUp."""
+        """Begins what is due, tells what has happened; raises GivenUp, Unusable."""
         if self.is_over:
             return
         if self._attempt is None:
@@ -165,12 +175,14 @@ class Supervised:
         assert self._attempt is not None
         cause = self._attempt.failure()
         if cause is None:
-            self.is_over = True
+            self.is_over = self.is_done = True
         else:
             self._failed(cause, now)
 
     def _failed(self, cause: Cause, now: float) -> None:
         self._attempt = None
+        if cause.is_spark_lost or (cause.is_unserializable and self._patience.failures):
+            raise Unusable(cause)
         # A topic that was there a moment ago may be there again in another.
         is_final = cause.is_final or (cause.is_missing_topic and not self._has_succeeded)
         pause_s = None if is_final else self._patience.pause_s()
@@ -190,7 +202,10 @@ def supervise(
     between: Callable[[float], None] = lambda now: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Until all flows are over, or somebody says stop; raises GivenUp after stopping all."""
+    """Until all flows are over, or somebody says stop; raises GivenUp or Unusable.
+
+    In any case all have been stopped then.
+    """
     try:
         while not all(flow.is_over for flow in flows):
             if stop.is_set() or stop_now.is_set():
@@ -204,6 +219,12 @@ def supervise(
             stop.wait(POLL_S)
     except GivenUp:
         _stop_after_batch(flows, stop_now, clock() + LAST_BATCH_S_MAX, clock)
+        raise
+    except Unusable:
+        for flow in flows:
+            # It may be that nobody hears it.
+            with suppress(Exception):
+                flow.stop()
         raise
     finally:
         with ExitStack() as all_of_them:

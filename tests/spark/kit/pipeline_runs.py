@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
+from ottla.pipelines.lost_spark import Earlier
 from ottla.pipelines.metrics import PipelineMetrics
 from ottla.pipelines.model import Pipeline
 from ottla.pipelines.reading import read_pipeline
@@ -56,6 +57,7 @@ class Running:
         *,
         once: bool = False,
         metrics: PipelineMetrics | None = None,
+        earlier: Earlier | None = None,
         **overrides: str,
     ) -> None:
         self.stop = threading.Event()
@@ -67,6 +69,7 @@ class Running:
         self._file = file
         self._once = once
         self._metrics = metrics
+        self._earlier = earlier
         self._overrides = {name.replace("__", "."): text for name, text in overrides.items()}
         self._thread = threading.Thread(target=self._run, name=f"run of {file.name}")
 
@@ -136,6 +139,7 @@ class Running:
                 stop=self.stop,
                 stop_now=self.stop_now,
                 metrics=self._metrics,
+                earlier=self._earlier,
             )
         except BaseException as error:
             self.failure = error

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from py4j.protocol import Py4JError, Py4JNetworkError
 
 from ottla.pipelines.causes import cause_of
 from ottla.pipelines.sql_errors import CHARS_MAX
@@ -152,3 +153,61 @@ def test_state_of_another_query_is_told_by_its_columns() -> None:
     cause = cause_of(Exception(HEAD + said + TAIL))
     assert cause.text == "its state has other columns (id, at → id)"
     assert (cause.is_other_state, cause.is_final) == (True, True)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Py4JNetworkError("Answer from Java side is empty"),
+        Py4JNetworkError("An error occurred while trying to connect to the Java server (a:1)"),
+        # A call during which the connection broke.
+        Py4JError("An error occurred while calling o42.isActive"),
+    ],
+)
+def test_a_jvm_that_does_not_answer_has_gone(error: Exception) -> None:
+    cause = cause_of(error)
+    assert (cause.is_spark_lost, cause.is_final) == (True, False)
+    assert cause.text == "Spark's JVM has gone; --verbose shows its log"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Job 12 cancelled because SparkContext was shut down",
+        "Cannot call methods on a stopped SparkContext.\nThis stopped SparkContext was created at:",
+        "java.lang.OutOfMemoryError: Java heap space",
+    ],
+)
+def test_what_ends_the_driver_loses_spark(said: str) -> None:
+    assert cause_of(Exception(HEAD + said + TAIL)).is_spark_lost
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        Exception(HEAD + WORKER + trace("OSError: no luck") + TAIL),
+        # An executor of a cluster, which Spark replaces by itself.
+        Exception(
+            HEAD + "Job aborted due to stage failure: Task 1 in stage 0.0 failed 4 times, most "
+            "recent failure: Lost task 1.3 in stage 0.0 (TID 7) (host executor 1): "
+            "java.lang.OutOfMemoryError: Java heap space" + TAIL
+        ),
+        Py4JError("An error occurred while calling o42.copy. Trace:\npy4j.Py4JException: no copy"),
+        ConnectionRefusedError("the broker, for instance"),
+    ],
+)
+def test_what_passes_does_not_lose_spark(error: Exception) -> None:
+    assert not cause_of(error).is_spark_lost
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Job aborted due to stage failure: Task serialization failed: "
+        "java.lang.IllegalStateException: Illegal size 5 of collection, expected 6",
+        "org.apache.spark.SparkException: Task not serializable",
+    ],
+)
+def test_tasks_that_cannot_be_serialized_are_told_apart(said: str) -> None:
+    cause = cause_of(Exception(HEAD + said + TAIL))
+    assert (cause.is_unserializable, cause.is_final, cause.is_spark_lost) == (True, False, False)

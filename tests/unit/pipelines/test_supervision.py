@@ -10,10 +10,19 @@ import pytest
 from ottla.pipelines.causes import Cause
 from ottla.pipelines.model import Restarts
 from ottla.pipelines.problems import BadPipeline, Problem
-from ottla.pipelines.supervision import STARTING_MAX, GivenUp, Patience, Supervised, supervise
+from ottla.pipelines.supervision import (
+    STARTING_MAX,
+    GivenUp,
+    Patience,
+    Supervised,
+    Unusable,
+    supervise,
+)
 
 PASSING = Cause("the broker is away", is_final=False)
 FINAL = Cause("bad record", is_final=True)
+LOST = Cause("the JVM has gone", is_final=False, is_spark_lost=True)
+UNSERIALIZABLE = Cause("Illegal size", is_final=False, is_unserializable=True)
 MISSING = Cause("no topic", is_final=False, is_missing_topic=True)
 
 
@@ -283,3 +292,55 @@ def test_few_flows_start_at_a_time() -> None:
     supervised(*stories, clock=Clock(move))
     assert max(together) == STARTING_MAX
     assert not any(story.attempts for story in stories)
+
+
+def test_a_spark_that_is_lost_is_no_matter_of_patience() -> None:
+    story = Story(Trying(end=LOST))
+    with pytest.raises(Unusable, match="the JVM has gone"):
+        story.until(20)
+    assert story.pauses == []
+
+
+def test_a_start_that_finds_no_jvm_has_lost_it() -> None:
+    story = Story(OSError("refused"))
+    story.flow._failing = lambda error: LOST
+    with pytest.raises(Unusable):
+        story.until(20)
+
+
+def test_what_cannot_be_serialized_twice_in_a_row_has_spoilt_its_spark() -> None:
+    story = Story(
+        Trying(end=UNSERIALIZABLE), Trying(1, end=UNSERIALIZABLE), *[Trying(end=UNSERIALIZABLE)] * 2
+    )
+    with pytest.raises(Unusable, match="Illegal size"):
+        story.until(20)
+    # The first may have been a moment's, and so may the second, after a batch.
+    assert story.pauses == [1.0, 1.0]
+    assert len(story.attempts) == 1
+
+
+def test_flows_of_a_lost_spark_are_left_whether_they_hear_it_or_not() -> None:
+    class Deaf(Trying):
+        def stop(self) -> None:
+            super().stop()
+            raise ConnectionRefusedError("nobody there")
+
+    deaf, other = Deaf(lasts=True), Trying(lasts=True)
+    stories = [Story(deaf), Story(other), Story(Trying(end=LOST))]
+    with pytest.raises(Unusable):
+        supervise(
+            [story.flow for story in stories],
+            stop=threading.Event(),
+            stop_now=threading.Event(),
+            stopping=lambda: None,
+        )
+    assert (deaf.stopped, other.stopped) == (1, 1)
+
+
+def test_only_what_came_to_its_end_is_done() -> None:
+    done, stopped = Story(Trying(1)), Story(Trying(lasts=True))
+    done.until(1)
+    stopped.until(1)
+    stopped.flow.stop()
+    assert (done.flow.is_over, done.flow.is_done) == (True, True)
+    assert (stopped.flow.is_over, stopped.flow.is_done) == (True, False)
