@@ -10,6 +10,7 @@ SIM_SEED   ?= 1
 SOAK_KILLS   ?= 20
 SOAK_MINUTES ?= 5
 SOAK_SEED    ?= 1
+SOAK_SEEDS   ?= 1
 # A Python built with the compiler's profile (Debian's, Docker's) is some 15 % faster than one without.
 BENCH_PYTHON ?= $(BIN)/python
 PYTEST  := $(BIN)/pytest -n $(WORKERS)
@@ -72,10 +73,8 @@ clients: install ## real Kafka clients in Python, Java, Go, JavaScript and C
 spark: install ## a real Spark that reads and writes, its own Kafka connector beside it
 	$(PYTEST) --maxschedchunk 1 tests/spark
 
-soak: install ## pipelines killed SOAK_KILLS times, by SOAK_SEED, and SOAK_MINUTES with a dying broker
-	SOAK_KILLS=$(SOAK_KILLS) SOAK_MINUTES=$(SOAK_MINUTES) SOAK_SEED=$(SOAK_SEED) $(BIN)/pytest -s -p no:xdist \
-		tests/spark/pipelines/test_killed.py tests/spark/pipelines/test_two_by_two.py \
-		tests/spark/test_crashes.py::test_the_driver_is_killed
+soak: install ## pipelines killed SOAK_KILLS times, SOAK_MINUTES with a dying broker, for SOAK_SEEDS seeds from SOAK_SEED
+	$(BIN)/python scripts/soak.py --first $(SOAK_SEED) --seeds $(SOAK_SEEDS) --kills $(SOAK_KILLS) --minutes $(SOAK_MINUTES)
 
 delta: ## Delta sinks, with the newest Spark that Delta is made for, in an environment of its own
 	test -x .cache/delta/bin/python || $(PYTHON) -m venv .cache/delta

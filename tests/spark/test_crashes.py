@@ -7,16 +7,13 @@ exactly once.
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
@@ -26,31 +23,17 @@ from ottla.testing.plugin import BrokerFactory
 from spark.kit import pipeline_soak as soak
 from spark.kit.children import Child, kill_9, python_workers
 from spark.kit.copying import copy_to_files, copy_to_topic
+from spark.kit.pipeline_feeds import Feed, Sent
 from spark.kit.streams import OTTLA, batch_ids, finish, read, until
 
-ROWS = 1000
 PARTITIONS = 3
 ROWS_PER_BATCH = 120
+# More than what a kill waits for: two batches after one that runs again.
+ROWS_PER_KILL = 4 * ROWS_PER_BATCH
 
 
-@contextmanager
-def filling(bootstrap: str, topic: str) -> Iterator[None]:
-    """Rows keep coming while things are killed; all have been acknowledged at the end."""
-    producer = Producer({"bootstrap.servers": bootstrap, "enable.idempotence": True})
-
-    def fill() -> None:
-        for number in range(ROWS):
-            producer.produce(topic, b"%d" % number, b"key-%d" % number)
-            if number % 50 == 0:
-                producer.flush()
-
-    thread = threading.Thread(target=fill)
-    thread.start()
-    try:
-        yield
-    finally:
-        thread.join()
-        assert producer.flush(60) == 0
+def row(number: int) -> Sent:
+    return Sent(b"key-%d" % number, b"%d" % number)
 
 
 @pytest.fixture
@@ -69,13 +52,13 @@ def job(ottla_broker_factory: BrokerFactory, tmp_path: Path, jars: list[Path]) -
     }
 
 
-def check_end(spark: SparkSession, job: dict[str, Any], runs: int) -> None:
-    """Lets both copies reach the end, and looks at what they made over all runs."""
+def check_end(spark: SparkSession, job: dict[str, Any], feed: Feed, runs: int) -> int:
+    """Lets both copies reach the end, and looks at what they made over all runs; the doubles."""
     # In few batches: those that were cut off have run, and this one is not.
-    last = {**job, "rows_per_batch": ROWS}
+    last = {**job, "rows_per_batch": len(feed.sent)}
     for query in [copy(spark, last, availableNow=True) for copy in (copy_to_topic, copy_to_files)]:
         finish(query)
-    expected = {str(number) for number in range(ROWS)}
+    expected = {sent.value.decode() for sent in feed.sent}
     in_files = Counter(
         row.value for row in spark.read.parquet(f"{job['directory']}/files").collect()
     )
@@ -90,32 +73,39 @@ def check_end(spark: SparkSession, job: dict[str, Any], runs: int) -> None:
     assert max(copied.values()) <= runs
     repeated = sum(copied.values()) - len(copied)
     assert repeated <= (runs - 1) * ROWS_PER_BATCH, "only a batch that was at work may come twice"
+    return repeated
 
 
 def begun(job: dict[str, Any]) -> int:
-    """How many batches of the copy into the topic have been begun."""
+    """The last batch of the copy into the topic that has been begun."""
     log = Path(job["directory"], "topic-checkpoint", "offsets")
-    return len(batch_ids(log.parent, "offsets")) if log.is_dir() else 0
+    # Spark deletes the oldest: their number says nothing.
+    return max(batch_ids(log.parent, "offsets"), default=-1) if log.is_dir() else -1
 
 
-def at_a_moment(chance: random.Random, job: dict[str, Any], check: Callable[[], bool]) -> None:
+def at_a_moment(
+    chance: random.Random, job: dict[str, Any], feed: Feed, check: Callable[[], bool]
+) -> None:
     """Waits until a batch or two later than now, and somewhere in that batch."""
     wanted = begun(job) + chance.randint(1, 2)
+    # Without more rows there would be no more batches.
+    feed.allow(len(feed.sent) + ROWS_PER_KILL)
     until(lambda: check() and begun(job) >= wanted, "the job stands still")
     time.sleep(chance.uniform(0, 0.4))
 
 
-@pytest.mark.parametrize("seed", [1])
-def test_the_driver_is_killed(spark: SparkSession, job: dict[str, Any], seed: int) -> None:
+def test_the_driver_is_killed(spark: SparkSession, job: dict[str, Any]) -> None:
+    kills, seed = soak.kills(1), soak.seed()
     chance = random.Random(seed)
     plain = {name: value for name, value in job.items() if name != "broker"}
-    # Again and again: pipelines/test_killed.py.
-    kills = soak.kills(1)
-    with filling(job["bootstrap"], "source"):
+    with Feed(job["bootstrap"], "source", row) as feed:
+        # Again and again: pipelines/test_killed.py.
         for _ in range(kills):
             with Child("spark.kit.copying", plain, Path(job["directory"])) as child:
-                at_a_moment(chance, job, child.check)
-    check_end(spark, job, runs=kills + 1)
+                at_a_moment(chance, job, feed, child.check)
+        feed.until_idle()
+    repeated = check_end(spark, job, feed, runs=kills + 1)
+    soak.told("driver killed", kills=kills, rows=len(feed.sent), doubles=repeated)
 
 
 def test_a_driver_killed_while_it_writes_the_first_offsets(
@@ -125,10 +115,11 @@ def test_a_driver_killed_while_it_writes_the_first_offsets(
     leftover = Path(job["directory"], "topic-checkpoint", "offsets", ".0.6d3c.tmp")
     leftover.parent.mkdir(parents=True)
     leftover.touch()
-    with filling(job["bootstrap"], "source"):
-        pass
-    finish(copy_to_topic(spark, {**job, "rows_per_batch": ROWS}, availableNow=True))
-    assert read(spark, OTTLA, job["bootstrap"], subscribe="target").count() == ROWS
+    with Feed(job["bootstrap"], "source", row) as feed:
+        feed.allow(ROWS_PER_BATCH)
+        feed.until_idle()
+    finish(copy_to_topic(spark, job, availableNow=True))
+    assert read(spark, OTTLA, job["bootstrap"], subscribe="target").count() == ROWS_PER_BATCH
 
 
 class Persistent:
@@ -160,14 +151,15 @@ def test_python_workers_are_killed(spark: SparkSession, job: dict[str, Any], see
     killed = 0
     copies = Persistent(spark, job)
     try:
-        with filling(job["bootstrap"], "source"):
+        with Feed(job["bootstrap"], "source", row) as feed:
             for _ in range(2):
-                at_a_moment(chance, job, copies.check)
+                at_a_moment(chance, job, feed, copies.check)
                 killed += sum(kill_9(worker) for worker in python_workers())
+            feed.until_idle()
     finally:
         copies.stop()
     assert killed > 0
-    check_end(spark, job, runs=copies.restarts + 2)
+    check_end(spark, job, feed, runs=copies.restarts + 2)
 
 
 @pytest.mark.parametrize("seed", [1])
@@ -177,14 +169,15 @@ def test_the_broker_is_killed(spark: SparkSession, job: dict[str, Any], seed: in
     broker: Broker = job["broker"]
     copies = Persistent(spark, job)
     try:
-        with filling(job["bootstrap"], "source"):
+        with Feed(job["bootstrap"], "source", row) as feed:
             for _ in range(2):
-                at_a_moment(chance, job, copies.check)
+                at_a_moment(chance, job, feed, copies.check)
                 broker.kill()
                 broker.start()
+            feed.until_idle()
     finally:
         copies.stop()
-    check_end(spark, job, runs=copies.restarts + 2)
+    check_end(spark, job, feed, runs=copies.restarts + 2)
 
 
 def test_a_broker_that_stays_away_fails_the_query_with_one_line(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+from pathlib import Path
 
 
 def seed() -> int:
@@ -17,3 +19,12 @@ def kills(usual: int) -> int:
 def seconds(usual: float) -> float:
     """How long something runs while rows keep coming."""
     return float(os.environ.get("SOAK_MINUTES", usual / 60)) * 60
+
+
+def told(test: str, **figures: int) -> None:
+    """What has been survived, for the table at the end of `make soak`."""
+    line = {"seed": seed(), "test": test, **figures}
+    print(*(f"{name} {value}" for name, value in line.items()), sep=", ", flush=True)
+    if "SOAK_FIGURES" in os.environ:
+        with Path(os.environ["SOAK_FIGURES"]).open("a") as file:
+            file.write(json.dumps(line) + "\n")

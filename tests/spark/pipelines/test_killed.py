@@ -112,6 +112,7 @@ def test_a_pipeline_that_is_killed_over_and_over(
     print(f"SOAK_SEED={seed} SOAK_KILLS={kills}")
     chance = random.Random(seed)
     arguments = ["pipeline", "run", str(file), "--checkpoint", str(checkpoint), "--master=local[2]"]
+    restarts = 0
     with Feed(broker.bootstrap, "numbers", row) as feed:
         for turn in range(kills):
             feed.allow((turn + 1) * ROWS_PER_RUN)
@@ -124,13 +125,22 @@ def test_a_pipeline_that_is_killed_over_and_over(
                     PATIENCE_S,
                 )
                 time.sleep(0 if is_first_of_many else chance.uniform(0, 0.5))
+                restarts += child.log().count('"restarting"')
+                # Only we kill it: a Spark that spoils itself would be restarted, and hidden so.
+                assert "restarting Spark" not in child.log(), child.log()[-3000:]
         feed.until_idle()
     # The other runs have batches of a size that leaves some to do; a change that may be made.
     run_once(spark, file, sources__numbers__max_rows_per_batch="100000")
-    check(spark, Truth(broker.bootstrap, feed.sent), broker.bootstrap, file.parent, kills)
+    repeated = check(
+        spark, Truth(broker.bootstrap, feed.sent), broker.bootstrap, file.parent, kills
+    )
+    soak.told(
+        "pipeline killed", kills=kills, restarts=restarts, rows=len(feed.sent), doubles=repeated
+    )
 
 
-def check(spark: SparkSession, truth: Truth, bootstrap: str, home: Path, kills: int) -> None:
+def check(spark: SparkSession, truth: Truth, bootstrap: str, home: Path, kills: int) -> int:
+    """The doubles in the topic, of which there may be some."""
     in_files = Counter((one.id, one.amount) for one in spark.read.parquet(f"{home}/out").collect())
     assert dict(in_files.keys()) == truth.rows
     assert set(in_files.values()) == {1}, "files are exactly once"
@@ -144,6 +154,7 @@ def check(spark: SparkSession, truth: Truth, bootstrap: str, home: Path, kills: 
     assert table == truth.latest
     letters = messages_in(bootstrap, "numbers.dead")
     assert {place(letter) for letter in letters} == truth.bad
+    return repeated
 
 
 def place(letter: Found) -> tuple[int, int, bytes | None]:

@@ -97,7 +97,7 @@ def test_a_broker_restart_in_the_middle_loses_nothing(
     ):
         orders.allow(ROWS_PER_S)
         run.until(lambda: {one.flow for one in run.batches} == {"books", "returns"}, "no batch")
-        began, next_kill = time.monotonic(), RUN_S / 3
+        began, next_kill, kills = time.monotonic(), RUN_S / 3, 0
         while (passed := time.monotonic() - began) < soak.seconds(RUN_S):
             run.check()
             feed(orders, refunds, passed)
@@ -105,12 +105,20 @@ def test_a_broker_restart_in_the_middle_loses_nothing(
                 broker.kill()
                 time.sleep(chance.uniform(0, 1))
                 broker.start()
+                kills += 1
                 next_kill += chance.uniform(0.5, 1.5) * KILL_EVERY_S
             time.sleep(0.1)
         orders.until_idle()
         refunds.until_idle()
     run_once(spark, file)
-    check(spark, broker.bootstrap, tmp_path)
+    assert kills > 0
+    soak.told(
+        "broker killed",
+        kills=kills,
+        restarts=run.kinds.count("restarting"),
+        rows=len(orders.sent) + len(refunds.sent),
+        doubles=check(spark, broker.bootstrap, tmp_path),
+    )
 
 
 def feed(orders: Feed, refunds: Feed, passed_s: float) -> None:
@@ -119,7 +127,8 @@ def feed(orders: Feed, refunds: Feed, passed_s: float) -> None:
     refunds.allow(len(orders.sent) // REFUND_EVERY)
 
 
-def check(spark: SparkSession, bootstrap: str, home: Path) -> None:
+def check(spark: SparkSession, bootstrap: str, home: Path) -> int:
+    """The doubles in the topic, of which there may be some."""
     orders, refunds = values(bootstrap, "orders"), values(bootstrap, "refunds")
     assert len(orders) > len(refunds) > 0
     expected = Counter((one["id"], one["amount"]) for one in orders)
@@ -128,8 +137,10 @@ def check(spark: SparkSession, bootstrap: str, home: Path) -> None:
     assert books == expected, "files are exactly once"
     amounts = {one["id"]: one["amount"] for one in orders}
     pairs = {(one["order_id"], amounts[one["order_id"]], one["part"]) for one in refunds}
-    returns = {(one["id"], one["amount"], one["part"]) for one in values(bootstrap, "returns")}
+    written = values(bootstrap, "returns")
+    returns = {(one["id"], one["amount"], one["part"]) for one in written}
     assert returns == pairs, "topics are never short"
+    return len(written) - len(returns)
 
 
 def test_a_broker_that_stays_away_is_one_line(
