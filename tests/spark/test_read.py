@@ -22,8 +22,16 @@ from ottla.spark.reader import make_reader
 from ottla.spark.source import OttlaDataSource
 from ottla.spark.stream_reader import OttlaStreamReader
 from ottla.testing import Broker
+from ottla.testing.plugin import BrokerFactory
 from spark.conftest import MakeTopic
-from spark.kit.filling import delete_before, put, put_numbers, record
+from spark.kit.filling import (
+    append_to_log_file,
+    delete_before,
+    emptied_batch,
+    put,
+    put_numbers,
+    record,
+)
 from spark.kit.streams import OTTLA, read, rows_of
 
 PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
@@ -89,7 +97,24 @@ def test_a_range_begins_and_ends_where_it_was_told(
     assert numbers(spark, broker, subscribe=name, **to_the_end) == [8, 9]
 
 
-def test_one_fat_partition_is_shared_by_all_cores(
+def test_a_partition_is_read_by_one_task_and_so_in_order_however_long_it_is(
+    spark: SparkSession, connector: str, ottla_broker_factory: BrokerFactory
+) -> None:
+    """Two million of its offsets are empty, so that a few rows show it."""
+    own = ottla_broker_factory()
+    own.create_topic("long")
+    put(own.bootstrap, "long", [record(b"0"), record(b"1")])
+    append_to_log_file(own, "long", emptied_batch(2, 2_200_000))
+    put(own.bootstrap, "long", [record(b"2"), record(b"3")])
+    for format in (connector, OTTLA):
+        frame = read(spark, format, own.bootstrap, subscribe="long")
+        assert frame.rdd.getNumPartitions() == 1, format
+        assert [row.value for row in frame.collect()] == [b"0", b"1", b"2", b"3"]
+    asked = {"subscribe": "long", "maxRecordsPerPartition": 1_000_000}
+    assert read(spark, OTTLA, own.bootstrap, **asked).rdd.getNumPartitions() == 3
+
+
+def test_one_fat_partition_is_shared_by_all_cores_where_that_is_asked_for(
     spark: SparkSession, broker: Broker, topic: MakeTopic
 ) -> None:
     name = topic(2)

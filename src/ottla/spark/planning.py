@@ -25,8 +25,6 @@ from ottla.spark.positions import (
 from ottla.spark.subscriptions import Assigned, Pattern, Subscription, Topics
 from ottla.types import TopicPartition
 
-# One fat partition is cut into tasks of this many offsets, for all cores to share.
-TASK_OFFSETS_MAX: Final = 1_000_000
 SHOWN_MAX: Final = 5
 
 Offsets = Mapping[TopicPartition, int]
@@ -272,10 +270,9 @@ def split(
     """Cuts ranges into contiguous tasks, with the rules of Spark's connector.
 
     At most `offsets_max` in each; then, when there are fewer than `tasks_min`, the large ones are
-    cut in proportion to their size. Roundings may make it a few tasks more or less.
+    cut in proportion to their size. Roundings may make it a few tasks more or less. Without either
+    a range stays whole: its order is lost when two tasks of it run at once.
     """
-    if offsets_max is None and tasks_min is None:
-        offsets_max = TASK_OFFSETS_MAX
     pieces = [piece for piece in whole if piece.size > 0]
     if offsets_max is not None:
         pieces = [cut for one in pieces for cut in _cut(one, -(-one.size // offsets_max))]

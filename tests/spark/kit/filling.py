@@ -11,7 +11,15 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 
 from ottla.testing import Broker
 from ottla.wire.compression import Compression
-from ottla.wire.records import BatchHeader, Record, encode_batch, read_header, seal_batch
+from ottla.wire.records import (
+    BATCH_HEADER_BYTES,
+    BATCH_OVERHEAD_BYTES,
+    BatchHeader,
+    Record,
+    encode_batch,
+    read_header,
+    seal_batch,
+)
 from raw_client import RawClient
 from records_kit import produce
 
@@ -120,17 +128,20 @@ def add_partitions(bootstrap: str, topic: str, total: int) -> None:
 
 def append_to_log_file(broker: Broker, topic: str, batch: bytes | bytearray) -> None:
     """Adds a batch that no producer may send, as if a crash had come right after it was written."""
+    end = read_header(batch).next_offset
     broker.kill()
     (path,) = Path(broker.data_dir, f"{topic}-0").glob("*.log")
     with path.open("ab") as file:
         file.write(batch)
     broker.start()
+    assert end_offset(broker.bootstrap, topic) == end, "the broker did not take the batch for one"
 
 
 def emptied_batch(base_offset: int, offset_count: int) -> bytearray:
     """What compaction leaves of a batch at the end of a segment: its offsets, no record."""
     header = _header(base_offset)
-    return seal_batch(header._replace(last_offset_delta=offset_count - 1, count=0), b"")
+    size = {"batch_length": BATCH_HEADER_BYTES - BATCH_OVERHEAD_BYTES, "count": 0}
+    return seal_batch(header._replace(last_offset_delta=offset_count - 1, **size), b"")
 
 
 def control_batch(base_offset: int) -> bytearray:

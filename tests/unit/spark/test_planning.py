@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from ottla.spark.data_loss import Loss, late_beginnings, losses, tell, within
 from ottla.spark.planning import (
-    TASK_OFFSETS_MAX,
     CannotRead,
     LogEnds,
     MaximumRows,
@@ -249,10 +248,10 @@ def test_tasks_cover_the_ranges_without_gap_or_overlap(
     assert joined == [piece for piece in whole if piece.size > 0]
 
 
-def test_a_fat_partition_is_cut_by_default() -> None:
-    whole = [OffsetRange(A, 7, 7 + 3 * TASK_OFFSETS_MAX), OffsetRange(B, 0, 10)]
-    pieces = split(whole, tasks_min=None, offsets_max=None)
-    assert sizes(pieces) == [TASK_OFFSETS_MAX] * 3 + [10]
+def test_a_partition_is_one_task_unless_asked_otherwise() -> None:
+    """Two tasks of one partition would write a key's later row before its earlier one."""
+    whole = [OffsetRange(A, 7, 3_000_000_007), OffsetRange(B, 0, 10)]
+    assert split(whole, tasks_min=None, offsets_max=None) == whole
 
 
 def test_more_tasks_than_partitions_are_cut_from_the_large_ones() -> None:
