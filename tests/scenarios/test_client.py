@@ -193,10 +193,10 @@ def test_the_end_of_a_range_may_come_later_than_its_reader(broker):
 def test_a_log_that_ends_before_the_range_does_is_told_with_its_numbers(broker):
     broker.create_topic("short", 1)
     partition = TopicPartition("short", 0)
-    with Blocking(settings_for(broker, retry_timeout_s=0.3)) as client:
+    with Blocking(settings_for(broker)) as client:
         client.run(lambda cluster: write(cluster, partition, b"1", b"2"), RUN_S)
         with pytest.raises(OffsetOutOfRange) as caught:
-            list(read_range(client, partition, 0, 9))
+            list(read_range(client, partition, 0, 9, patience_s=0.3))
         assert str(caught.value) == "short-0: offset 2 is wanted, available are 0 to 2"
         with pytest.raises(OffsetOutOfRange, match="offset 5 is wanted, available are 0 to 2"):
             list(read_range(client, partition, 5, 9))

@@ -15,7 +15,14 @@ import pytest
 
 from ottla.client.blocking import Blocking
 from ottla.client.cluster import Cluster
-from ottla.client.failures import BadReply, GaveUp, PartitionsFailed, Refused
+from ottla.client.failures import (
+    BadReply,
+    GaveUp,
+    NothingCame,
+    OffsetOutOfRange,
+    PartitionsFailed,
+    Refused,
+)
 from ottla.client.fetching import read_range
 from ottla.client.settings import ClientSettings, split_address
 from ottla.client.values import LATEST, Fetched
@@ -368,14 +375,24 @@ def test_a_commit_that_a_group_with_members_refuses_is_told_by_partition():
 # ------------------------------------------------------------------------------------- ranges
 
 
-def read(answers: list[Any], end: int, *, read_committed: bool = False, **settings: float) -> Any:
+def read(
+    answers: list[Any], end: int, *, read_committed: bool = False, patience_s: float = RUN_S
+) -> Any:
     """What a range from 0 to `end` yields when fetches are answered so, the last one for ever."""
     pending = list(answers)
     node = Node(1, {MetadataRequest: lambda one, _: metadata([one], 1)})
     node.answers[FetchRequest] = lambda *_: pending.pop(0) if len(pending) > 1 else pending[0]
-    with node, Blocking(ClientSettings((node.address,), **settings)) as client:
+    with node, Blocking(ClientSettings((node.address,))) as client:
         found: list[Fetched] = list(
-            read_range(client, ZERO, 0, end, read_committed=read_committed, fetch_bytes=100)
+            read_range(
+                client,
+                ZERO,
+                0,
+                end,
+                read_committed=read_committed,
+                fetch_bytes=100,
+                patience_s=patience_s,
+            )
         )
     wishes = [
         (request.topics[0].partitions[0].fetch_offset, request.max_bytes)
@@ -386,16 +403,33 @@ def read(answers: list[Any], end: int, *, read_committed: bool = False, **settin
     return positions, wishes
 
 
-def test_a_range_whose_last_offsets_are_compacted_away_ends():
-    positions, wishes = read([fetched(batch(0), 10), fetched(b"", 10)], 10)
-    assert positions == [0]
-    # Twice, since a broker in trouble may send an empty answer too.
-    assert [offset for offset, _ in wishes] == [0, 1, 1]
+def test_empty_answers_are_never_taken_for_the_end():
+    empty = [fetched(b"", 10)] * 4
+    answers = [fetched(batch(0), 10), *empty, fetched(batch(7), 10), *empty, fetched(batch(9), 10)]
+    positions, wishes = read(answers, 10)
+    assert positions == [0, 7, 9]
+    assert [offset for offset, _ in wishes] == [0, *[1] * 5, *[8] * 5]
 
 
-def test_an_empty_answer_in_between_is_not_taken_for_the_end():
-    answers = [fetched(batch(0), 10), fetched(b"", 10), fetched(batch(7), 10), fetched(b"", 10)]
-    assert read(answers, 10)[0] == [0, 7]
+def test_a_range_whose_last_offsets_are_compacted_away_ends_with_the_batch_behind_them():
+    assert read([fetched(batch(0), 30), fetched(batch(25), 30)], 10)[0] == [0, 25]
+
+
+@pytest.mark.parametrize("read_committed", [False, True])
+def test_records_that_do_not_come_are_given_up_at_the_deadline(read_committed):
+    answers = [fetched(batch(0), 10), fetched(b"", 12)]
+    with pytest.raises(NothingCame) as caught:
+        read(answers, 10, read_committed=read_committed, patience_s=0.3)
+    assert str(caught.value) == (
+        "t-0: no record came for offset 1 in 0.3 s (kafkaConsumer.pollTimeoutMs), although the "
+        "log goes on to 12: look at the broker's log"
+    )
+
+
+def test_records_whose_transaction_stays_open_are_told_with_the_end_that_is_stable():
+    answers = [fetched(batch(0), 10), fetched(b"", 10, stable=1)]
+    with pytest.raises(OffsetOutOfRange, match="offset 1 is wanted, available are 0 to 1"):
+        read(answers, 10, read_committed=True, patience_s=0.3)
 
 
 def test_what_is_not_committed_yet_is_waited_for():

@@ -88,6 +88,24 @@ class OffsetOutOfRange(errors.OffsetOutOfRange):
         )
 
 
+class NothingCame(ClientFailed):
+    """The log goes on, as its leader says, and the leader does not give what is in it."""
+
+    def __init__(self, partition: TopicPartition, offset: int, end: int, patience_s: float) -> None:
+        super().__init__(partition, offset, end, patience_s)
+        self.partition = partition
+        self.offset = offset
+        self.end = end
+        self.patience_s = patience_s
+
+    def __str__(self) -> str:
+        return (
+            f"{self.partition}: no record came for offset {self.offset} in {self.patience_s:g} s "
+            f"(kafkaConsumer.pollTimeoutMs), although the log goes on to {self.end}: "
+            "look at the broker's log"
+        )
+
+
 class PartitionsFailed(ClientFailed):
     """Several partitions of one question failed, each for its own reason."""
 

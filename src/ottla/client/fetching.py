@@ -1,7 +1,9 @@
 """Reads a range of offsets of one partition, with one fetch ahead of whoever decodes it.
 
 Where one is comes from the batches' headers: offsets may be missing in the log (compaction) or hold
-no message (markers of transactions), so records are never counted.
+no message (markers of transactions), so records are never counted. A range is over when a batch has
+passed its end, and never because an answer was empty: a log's last batch is not compacted away, and
+markers come with fetches as all batches do.
 """
 
 from __future__ import annotations
@@ -13,7 +15,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from ottla.client.blocking import Blocking, wait_for
-from ottla.client.failures import OffsetOutOfRange
+from ottla.client.failures import NothingCame, OffsetOutOfRange
 from ottla.client.values import Fetched
 from ottla.errors import CorruptBatch, MessageTooLarge, UnsupportedMessageFormat
 from ottla.types import TopicPartition
@@ -22,6 +24,8 @@ from ottla.wire.schema import Buffer
 
 FETCH_WAIT_MS: Final = 500
 FETCH_BYTES_MAX: Final = 256 * 1024 * 1024
+# As long as Spark's connector waits for a record.
+PATIENCE_S: Final = 120.0
 # What the loop's own deadlines leave over for the thread that waits for them.
 GRACE_S: Final = 10.0
 _START: Final = struct.Struct(">qiib")
@@ -36,12 +40,14 @@ def read_range(
     *,
     read_committed: bool = False,
     fetch_bytes: int = 4 * 1024 * 1024,
+    patience_s: float = PATIENCE_S,
 ) -> Iterator[Fetched]:
     """The batches from `start` until the position is at or behind `end`.
 
-    Raises OffsetOutOfRange when the log no longer has what is wanted, at either end.
+    Raises OffsetOutOfRange when the log no longer has what is wanted, at either end, and
+    NothingCame when it has it and nothing was given in `patience_s`.
     """
-    reader = _RangeReader(blocking, partition, read_committed, fetch_bytes)
+    reader = _RangeReader(blocking, partition, read_committed, fetch_bytes, patience_s)
     try:
         yield from reader.read(start, end)
     finally:
@@ -71,7 +77,12 @@ def last_whole_batch(records: Buffer, where: object) -> BatchHeader | None:
 
 class _RangeReader:
     def __init__(
-        self, blocking: Blocking, partition: TopicPartition, read_committed: bool, fetch_bytes: int
+        self,
+        blocking: Blocking,
+        partition: TopicPartition,
+        read_committed: bool,
+        fetch_bytes: int,
+        patience_s: float,
     ) -> None:
         self._blocking = blocking
         self._partition = partition
@@ -79,7 +90,7 @@ class _RangeReader:
         self._fetch_bytes = fetch_bytes
         self._ahead: concurrent.futures.Future[Fetched] | None = None
         settings = blocking.settings
-        self._patience_s = settings.retry_timeout_s
+        self._patience_s = patience_s
         # The last try may begin just before the time for tries is over, and find a new connection.
         last_try_s = settings.connect_timeout_s + settings.request_timeout_s
         self._timeout_s = settings.retry_timeout_s + last_try_s + GRACE_S
@@ -91,7 +102,6 @@ class _RangeReader:
 
     def read(self, start: int, end: int) -> Iterator[Fetched]:
         position = start
-        empty_count = 0
         moved_s = time.monotonic()
         while position < end:
             fetched = self._take(position)
@@ -102,13 +112,11 @@ class _RangeReader:
                     self._ask(position)
                 yield fetched
                 # The time that the caller took is not the broker's.
-                empty_count, moved_s = 0, time.monotonic()
+                moved_s = time.monotonic()
             elif fetched.records:
                 self._widen(position)
             else:
-                empty_count += 1
-                if self._is_over(fetched, position, end, empty_count, moved_s):
-                    return
+                self._wait(fetched, position, end, moved_s)
 
     def _move(self, position: int, last: BatchHeader) -> int:
         if last.next_offset <= position:
@@ -118,18 +126,17 @@ class _RangeReader:
             )
         return last.next_offset
 
-    def _is_over(
-        self, fetched: Fetched, position: int, end: int, empty_count: int, moved_s: float
-    ) -> bool:
-        """Nothing came. Either nothing is there up to the end, or it is not there any more."""
-        visible_end = fetched.last_stable_offset if self._read_committed else fetched.high_watermark
-        if visible_end >= end:
-            # All that follows is compacted away. Asked twice, since an answer may also be empty
-            # because the broker was too busy to wait.
-            return empty_count > 1
+    def _wait(self, fetched: Fetched, position: int, end: int, moved_s: float) -> None:
+        """Nothing came: it is asked again until the time for that is over."""
         if time.monotonic() - moved_s > self._patience_s:
-            raise OffsetOutOfRange(self._partition, position, fetched.log_start_offset, visible_end)
-        return False
+            is_stable = self._read_committed
+            visible_end = fetched.last_stable_offset if is_stable else fetched.high_watermark
+            if visible_end < end:
+                log_start = fetched.log_start_offset
+                raise OffsetOutOfRange(self._partition, position, log_start, visible_end)
+            raise NothingCame(self._partition, position, visible_end, self._patience_s)
+        # A broker in trouble may answer at once.
+        time.sleep(self._blocking.settings.retry_backoff_s)
 
     def _widen(self, position: int) -> None:
         """Only a part of one batch came: old brokers cut what does not fit."""

@@ -37,6 +37,8 @@ _READ: Final = (
            "where no record is so late: `error`, or `latest` to begin at the end"),
     Option("failOnDataLoss", "read", "`true`",
            "whether a query fails when wanted records are gone; otherwise it goes on behind them"),
+    Option("kafkaConsumer.pollTimeoutMs", "read", "`120000`",
+           "how long a broker may have records and give none, before the query fails"),
     Option("maxOffsetsPerTrigger", "read", "no limit", "streams: offsets per micro-batch at most"),
     Option("minOffsetsPerTrigger", "read", "", "streams: wait until there is so much to read"),
     Option("maxTriggerDelay", "read", "`15m`", "streams: but no longer than this"),
@@ -68,7 +70,6 @@ _BOTH: Final = (
 # What a job may carry over from format("kafka"): known, and nothing comes of it.
 WITHOUT_EFFECT: Final = (
     Option("groupIdPrefix", "read", "", "no group is joined"),
-    Option("kafkaConsumer.pollTimeoutMs", "read", "", "no consumer polls"),
     Option("fetchOffset.numRetries", "read", "", "errors that pass are tried again for a minute"),
     Option("fetchOffset.retryIntervalMs", "read", "", "likewise"),
     Option("partition.metadata.cache.ttl.ms", "read", "", "kept for a moment anyway"),

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Final, cast
 
 from ottla.client.failures import BadSetting
+from ottla.client.fetching import PATIENCE_S
 from ottla.client.settings import ClientSettings
 from ottla.spark.columns import READ_COLUMNS
 from ottla.spark.format_options import parse_format
@@ -84,6 +85,7 @@ class SourceOptions:
     group_id: str | None = None
     read_committed: bool = False
     fetch_bytes: int = FETCH_BYTES
+    poll_timeout_s: float = PATIENCE_S
     key_format: Format | None = None
     value_format: Format | None = None
     bad_records_only: bool = False
@@ -125,6 +127,7 @@ class SourceOptions:
             group_id=group_id,
             read_committed=_isolation(kafka),
             fetch_bytes=_fetch_bytes(kafka),
+            poll_timeout_s=_poll_timeout_s(options),
             key_format=key_format,
             value_format=value_format,
             bad_records_only=_bad_records_only(options, with_formats=with_formats),
@@ -398,6 +401,11 @@ def _fetch_bytes(kafka: Mapping[str, str]) -> int:
     per_partition = _kafka_long(kafka, "max.partition.fetch.bytes", FETCH_BYTES, INT_MAX)
     per_fetch = _kafka_long(kafka, "fetch.max.bytes", INT_MAX, INT_MAX)
     return max(FETCH_BYTES_MIN, min(per_partition, per_fetch))
+
+
+def _poll_timeout_s(options: Mapping[str, str]) -> float:
+    ms = _count(options, "kafkaConsumer.pollTimeoutMs")
+    return PATIENCE_S if ms is None else ms / 1000
 
 
 def _acks(kafka: Mapping[str, str]) -> tuple[int, bool]:

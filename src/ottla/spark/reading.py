@@ -78,6 +78,7 @@ def _decoded(
             part.end,
             read_committed=options.read_committed,
             fetch_bytes=options.fetch_bytes,
+            patience_s=options.poll_timeout_s,
         )
         try:
             for fetched in fetches:
