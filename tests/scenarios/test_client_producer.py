@@ -173,7 +173,7 @@ def test_no_more_bytes_are_taken_than_there_is_room_for(broker: Broker) -> None:
     assert len(values_in(broker, "room")) == 41
 
 
-def test_batch_that_is_too_large_is_named_with_what_to_change(broker: Broker) -> None:
+def test_record_that_is_too_large_is_named_with_what_to_change(broker: Broker) -> None:
     broker.create_topic("tight", 3, {"max.message.bytes": 20_000})
 
     async def story(*values: bytes) -> None:
@@ -181,16 +181,53 @@ def test_batch_that_is_too_large_is_named_with_what_to_change(broker: Broker) ->
             await producer.send(outgoing("tight", 2, *values))
             await producer.flush()
 
-    with pytest.raises(DeliveryFailed) as failure:
-        run(story(b"x" * 30_000))
-    text = str(failure.value)
-    assert "partition 2 of topic tight" in text
-    assert "1 record" in text
-    assert "30072 bytes" in text
-    assert "max.message.bytes" in text
-    assert "batch.size" not in text
-    with pytest.raises(DeliveryFailed, match=r"kafka\.batch\.size"):
-        run(story(b"x" * 15_000, b"y" * 15_000))
+    for others in ([], [b"small"] * 4):
+        with pytest.raises(DeliveryFailed) as failure:
+            run(story(*others, b"x" * 30_000))
+        text = str(failure.value)
+        assert "partition 2 of topic tight" in text
+        assert "1 record" in text
+        assert "30072 bytes" in text
+        assert "raise the topic's max.message.bytes" in text
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("compression", list(Compression))
+def test_batches_that_are_too_large_are_sent_in_pieces_once_and_in_order(
+    broker: Broker, idempotent: bool, compression: Compression
+) -> None:
+    """Small ones and large ones are under way together; what follows a refused one is too early."""
+    topic = f"pieces-{idempotent}-{compression.name}"
+    broker.create_topic(topic, 2, {"max.message.bytes": 20_000})
+    random = Random(11)
+    sent: list[list[bytes]] = [[], []]
+
+    async def story() -> None:
+        async with producing(broker, idempotent=idempotent) as producer:
+            for at in range(60):
+                count = random.choice([1, 2, 5, 50, 200])
+                # What no codec makes small.
+                values = [b"%d-%d " % (at, n) + random.randbytes(900) for n in range(count)]
+                sent[at % 2] += values
+                await producer.send(outgoing(topic, at % 2, *values, compression=compression))
+            await producer.flush()
+            for partition, values in enumerate(sent):
+                written = producer.written[TopicPartition(topic, partition)]
+                assert (written.first_offset, written.count) == (0, len(values))
+                assert written.last_offset == len(values) - 1
+
+    run(story())
+    for partition in range(2):
+        assert values_in(broker, topic, partition) == sent[partition]
+    with RawClient(broker.bootstrap) as client:
+        stored = fetch(client, topic, 0, partition_max_bytes=1 << 26).records
+        headers = [header for _, header in headers_in(stored)]
+    assert {header.compression for header in headers} == {compression}
+    if idempotent:
+        assert len({header.producer_id for header in headers}) == 1
+        assert [header.base_sequence for header in headers] == [
+            header.base_offset for header in headers
+        ]
 
 
 def test_nothing_is_sent_behind_a_failure(broker: Broker) -> None:

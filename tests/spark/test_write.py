@@ -231,6 +231,19 @@ def test_values_of_10_mb(spark: SparkSession, broker: Broker, topic: MakeTopic) 
     assert values_in(broker, name) == [b"%d" % at + b"0123456789" * 1_000_000 for at in range(3)]
 
 
+@pytest.mark.parametrize("codec", ["none", "zstd"])
+def test_rows_go_in_smaller_batches_where_the_topic_takes_no_larger_ones(
+    spark: SparkSession, broker: Broker, topic: MakeTopic, codec: str
+) -> None:
+    name = topic(1, {"max.message.bytes": 20_000})
+    frame = spark.range(0, 3000, numPartitions=1).selectExpr(
+        "concat(id, '-', sha2(cast(id as string), 512)) value"
+    )
+    write(frame, broker, topic=name, **{"kafka.compression.type": codec})
+    found = [int((value or b"").split(b"-")[0]) for value in values_in(broker, name)]
+    assert found == list(range(3000))
+
+
 def test_value_too_large_for_the_topic_is_named_in_one_line(
     spark: SparkSession, broker: Broker, topic: MakeTopic
 ) -> None:

@@ -9,6 +9,8 @@ became of each batch; the lane keeps the rules of Kafka's idempotent producer:
   Then everything unanswered goes again, in order, one at a time until the last of it is through.
 - The first batch under an identity travels alone: a leader that has never heard of a producer
   takes any sequence, so a second batch could slip in before a first that failed.
+- A batch that is too large for the leader goes again in pieces, which share its sequences among
+  them: it is not in the log, and what came behind it was out of order and is not there either.
 - A leader that has lost count of us is met with a new identity, counting from 0, but only when it
   is certain that none of what would be counted anew is in the log. Otherwise the lane gives up.
 """
@@ -16,6 +18,7 @@ became of each batch; the lane keeps the rules of Kafka's idempotent producer:
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Final, NamedTuple
@@ -101,6 +104,7 @@ class Parcel:
     is_in_doubt: bool = False
     lost_count: bool = False
     reason: str = ""  # why it was not taken the last time
+    pieces: Sequence[Parcel] = ()  # what goes in its place, if anything
 
 
 class Lane:
@@ -119,6 +123,7 @@ class Lane:
         self._acknowledged_until = -1  # the highest number
         self._repair_until = -1  # up to this number one batch at a time
         self._is_known = False  # the leader has taken a batch of this lane
+        self.refused_bytes: int | None = None  # the smallest batch that was too large
 
     def __len__(self) -> int:
         return len(self._queue) + len(self._under_way) + len(self._again)
@@ -191,16 +196,33 @@ class Lane:
         if self._again and not self._under_way:
             self._rewind()
 
+    def divide(self, parcel: Parcel, pieces: Sequence[Parcel]) -> None:
+        """A batch was refused for its size: these go in its place, stamped as parts of it."""
+        for piece in pieces:
+            piece.deadline, piece.reason = parcel.deadline, parcel.reason
+            piece.is_in_doubt = parcel.is_in_doubt
+        parcel.pieces = pieces
+        self.settle(parcel, Verdict.AGAIN)
+
     def _rewind(self) -> None:
         """Everything that was under way is answered: what was not taken goes back to the front."""
-        again = sorted(self._again, key=lambda parcel: parcel.number)
+        unanswered = sorted(self._again, key=lambda parcel: parcel.number)
         self._again.clear()
+        again = [piece for parcel in unanswered for piece in parcel.pieces or (parcel,)]
         self._queue.extendleft(reversed(again))
+        if len(again) > len(unanswered):
+            self._number_anew(unanswered[0].number)
         self._repair_until = max(self._repair_until, again[-1].number)
         # Behind a batch that was not taken all later ones are out of order; only when the first
         # of them is, the leader has really lost count.
         if again[0].lost_count:
             self._count_anew(again)
+
+    def _number_anew(self, first: int) -> None:
+        """All that is not acknowledged is in the queue and in order, in more places than before."""
+        for number, parcel in enumerate(self._queue, first):
+            parcel.number = number
+        self._next_number = first + len(self._queue)
 
     def _count_anew(self, again: list[Parcel]) -> None:
         first = again[0]

@@ -10,12 +10,14 @@ The first failure ends the producer: what was not acknowledged then is not sent 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Coroutine, Iterable, Mapping
 from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
+from ottla.client.cutting import cut_batch
 from ottla.client.failures import ConnectionLost, GaveUp, NoAnswer, code_name, is_passing
 from ottla.client.lanes import Identity, Lane, Parcel, Verdict, verdict_of
 from ottla.errors import ErrorCode, OttlaError
@@ -26,6 +28,8 @@ from ottla.wire.records import stamp_producer
 if TYPE_CHECKING:
     from ottla.client.cluster import Cluster
     from ottla.client.values import Produced
+
+log = logging.getLogger(__name__)
 
 ACKS_NONE: Final = 0
 ACKS_ALL: Final = -1
@@ -38,6 +42,7 @@ PAUSES_COUNTED: Final = 10
 # A topic that brokers create on demand is not there at once.
 CREATION_PATIENCE_S: Final = 3.0
 IDLE_PRODUCERS_MAX: Final = 8
+TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
 _NOBODY: Final = Identity(-1, -1)
 
 
@@ -147,9 +152,11 @@ class Producer:
                 await self._some_progress()
             self._raise_failure()
             deadline = loop.time() + self.settings.delivery_timeout_s
-            parcel = Parcel(outgoing.batch, outgoing.count, deadline)
-            self._lane(outgoing.partition).add(parcel)
-            self._bytes += size
+            lane = self._lane(outgoing.partition)
+            for parcel in _parcels(lane, outgoing):
+                parcel.deadline = deadline
+                lane.add(parcel)
+                self._bytes += len(parcel.data)
         self._pump()
         self._raise_failure()
 
@@ -299,9 +306,26 @@ class Producer:
             self._written.setdefault(partition, Written()).add(answer.base_offset, parcel.count)
         else:
             parcel.reason = _reason(answer)
+        if answer.error_code in TOO_LARGE and parcel.count > 1:
+            self._divide(self._lanes[partition], parcel)
+            return
         if verdict is Verdict.FAILED:
             self._fail(DeliveryFailed(_refusal(partition, parcel, answer)))
         self._settle(partition, parcel, verdict)
+
+    def _divide(self, lane: Lane, parcel: Parcel) -> None:
+        """As Java's producer does: the leader may take the records in smaller batches."""
+        size = len(parcel.data)
+        if lane.refused_bytes is None:
+            log.warning(
+                "%s is more than the broker takes and goes in pieces; a smaller kafka.batch.size, "
+                "or a larger max.message.bytes of the topic, saves that",
+                _describe(lane.partition, parcel),
+            )
+        lane.refused_bytes = min(size, lane.refused_bytes or size)
+        pieces = _cut(parcel.data, lane.refused_bytes)
+        self._bytes += sum(len(piece.data) for piece in pieces) - size
+        lane.divide(parcel, pieces)
 
     def _settle(self, partition: TopicPartition, parcel: Parcel, verdict: Verdict) -> None:
         self._lanes[partition].settle(parcel, verdict)
@@ -446,13 +470,24 @@ def _reason(answer: Produced) -> str:
     return f"{name} ({answer.error_message})" if answer.error_message else name
 
 
+def _parcels(lane: Lane, outgoing: Outgoing) -> list[Parcel]:
+    """What is as large as a batch that the leader has refused need not be tried."""
+    batch, count = outgoing.batch, outgoing.count
+    if lane.refused_bytes is None or len(batch) < lane.refused_bytes or count < 2:
+        return [Parcel(batch, count)]
+    stamp_producer(batch, *_NOBODY, -1)
+    return _cut(batch, lane.refused_bytes)
+
+
+def _cut(batch: bytearray, refused_bytes: int) -> list[Parcel]:
+    pieces = cut_batch(batch, refused_bytes // 2)
+    return [Parcel(piece.data, piece.records, sequence=piece.sequence) for piece in pieces]
+
+
 def _refusal(partition: TopicPartition, parcel: Parcel, answer: Produced) -> str:
     what = _describe(partition, parcel)
-    if answer.error_code in (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE):
-        ways = "raise the topic's max.message.bytes"
-        if parcel.count > 1:
-            ways += " or set a smaller kafka.batch.size"
-        return f"{what} is more than the broker takes: {ways}"
+    if answer.error_code in TOO_LARGE:
+        return f"{what} is more than the broker takes: raise the topic's max.message.bytes"
     return f"the broker refused {what}: {parcel.reason}"
 
 

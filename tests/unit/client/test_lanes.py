@@ -224,14 +224,34 @@ def test_codes_and_what_they_mean(code: int, verdict: Verdict) -> None:
     assert verdict_of_code(code) is verdict
 
 
+TOO_LARGE = 2**29
+
+
+def parcel_of(first: int, count: int, sequence: int = -1) -> Parcel:
+    """Records are numbered through; a batch knows its first."""
+    return Parcel(bytearray(first.to_bytes(8)), count, sequence=sequence)
+
+
+def halves(parcel: Parcel) -> list[Parcel]:
+    first, half = int.from_bytes(parcel.data), parcel.count // 2
+    after = (parcel.sequence + half) & SEQUENCE_MAX
+    return [
+        parcel_of(first, half, parcel.sequence),
+        parcel_of(first + half, parcel.count - half, after),
+    ]
+
+
 class Leader:
     """A leader's log as far as producers go; the rules are the broker's own."""
 
     def __init__(self) -> None:
         self.producers = ProducerState()
-        self.log: list[int] = []
+        self.log: list[tuple[int, int]] = []
 
-    def append(self, lane: Lane, parcel: Parcel) -> Verdict:
+    def append(self, lane: Lane, parcel: Parcel) -> Verdict | None:
+        """None when the batch is too large, which is found before its sequence is looked at."""
+        if parcel.count > TOO_LARGE:
+            return None
         assert lane.identity is not None
         header = BatchHeader(
             *(0, 0, 0, 2, 0, 0, parcel.count - 1, 0, 0),
@@ -242,7 +262,7 @@ class Leader:
         try:
             if self.producers.check(header) is None:
                 self.producers.add(header, len(self.log), now_ms=0)
-                self.log.append(parcel.number)
+                self.log.append((int.from_bytes(parcel.data), parcel.count))
         except OutOfOrderSequence:
             return LOST
         return DONE
@@ -256,10 +276,10 @@ class Story:
         self.lane = Lane(PARTITION, is_idempotent=True)
         self.leader = Leader()
         self.requests: list[Parcel] = []  # sent and not arrived, in order
-        self.answers: list[tuple[Parcel, Verdict]] = []
+        self.answers: list[tuple[Parcel, Verdict | None]] = []
         self.identities = 0
         self.added = 0
-        self.acknowledged: list[int] = []
+        self.acknowledged: list[tuple[int, int]] = []
 
     def step(self, *, is_calm: bool) -> None:
         kinds = [self.send, self.send, self.arrive, self.arrive, self.answer, self.answer]
@@ -268,8 +288,9 @@ class Story:
         self.random.choice(kinds)()
 
     def add(self) -> None:
-        self.lane.add(Parcel(bytearray(), self.random.randint(1, 2**30)))
-        self.added += 1
+        count = self.random.randint(1, 2**30)
+        self.lane.add(parcel_of(self.added, count))
+        self.added += count
 
     def send(self) -> None:
         if self.lane.wants_identity:
@@ -309,23 +330,58 @@ class Story:
         for parcel in unanswered:
             self.settle(parcel, DOUBT)
 
-    def settle(self, parcel: Parcel, verdict: Verdict) -> None:
+    def settle(self, parcel: Parcel, verdict: Verdict | None) -> None:
+        if verdict is None:
+            self.lane.divide(parcel, halves(parcel))
+            return
         if verdict is DONE:
-            self.acknowledged.append(parcel.number)
+            self.acknowledged.append((int.from_bytes(parcel.data), parcel.count))
         self.lane.settle(parcel, verdict)
+
+    def check(self) -> None:
+        """No record is missing, doubled or before its time."""
+        end = 0
+        for first, count in self.leader.log:
+            assert first == end
+            end += count
 
 
 @pytest.mark.parametrize("seed", range(300))
 def test_leader_has_every_batch_once_and_in_order_whatever_happens(seed: int) -> None:
+    """Every other batch is too large and goes in two."""
     story = Story(seed)
     for _ in range(200):
         story.step(is_calm=False)
-        assert story.leader.log == list(range(len(story.leader.log))), f"seed {seed}"
+        story.check()
         assert len(story.requests) + len(story.answers) <= WINDOW_BATCHES
     for _ in range(20_000):
         if not len(story.lane):
             break
         story.step(is_calm=True)
-    assert story.leader.log == list(range(story.added)), f"seed {seed}"
+    story.check()
+    assert sum(count for _, count in story.leader.log) == story.added
     assert sorted(story.acknowledged) == story.leader.log
     assert story.identities <= 1
+
+
+def test_batch_that_is_too_large_goes_in_pieces_before_those_behind_it() -> None:
+    lane = warm_lane(10, 5, 1)
+    large, behind, last = take_all(lane)
+    lane.divide(large, [Parcel(bytearray(), 4, sequence=1), Parcel(bytearray(), 6, sequence=5)])
+    assert lane.next() is None, "what is under way comes first"
+    lane.settle(last, LOST)
+    lane.settle(behind, LOST)
+    sent = []
+    while (parcel := lane.next()) is not None:
+        sent.append((parcel.sequence, parcel.count))
+        lane.settle(parcel, DONE)
+    assert sent == [(1, 4), (5, 6), (11, 5), (16, 1)]
+
+
+def test_pieces_of_a_batch_that_may_be_in_the_log_are_in_doubt_as_well() -> None:
+    lane = warm_lane(10)
+    lane.settle(take(lane), DOUBT)
+    large = take(lane)
+    lane.divide(large, [Parcel(bytearray(), 4, sequence=1), Parcel(bytearray(), 6, sequence=5)])
+    with pytest.raises(SequenceLost, match="may be in the log already"):
+        lane.settle(take(lane), LOST)
