@@ -18,6 +18,7 @@ from ottla.spark.spark_types import parse_type, to_ddl
 from ottla.testing import Broker
 from spark.conftest import MakeTopic
 from spark.kit.filling import put, record
+from spark.kit.pipeline_sources import Message, send
 from spark.kit.streams import OTTLA, drain, read, read_stream
 
 DDL = (
@@ -184,17 +185,20 @@ def test_avro_with_and_without_the_head_of_a_registry(
     fastavro.schemaless_writer(out, parsed, value)
     plain, framed = topic(1), topic(1)
     put(broker.bootstrap, plain, [record(out.getvalue()), record(b"?")])
-    put(broker.bootstrap, framed, [record(b"\0\0\0\0\x09" + out.getvalue()), record(b"?")])
-    for name, framing in ((plain, "none"), (framed, "confluent")):
+    heads = (b"\0\0\0\0\x09", b"\0\0\0\0\x0a")
+    send(broker.bootstrap, framed, *(Message(head + out.getvalue()) for head in heads))
+    named = {"avroFraming": "confluent", "valueSchemaIds": "9"}
+    for name, framing in ((plain, {}), (framed, named)):
         frame = read(
             spark, OTTLA, broker.bootstrap, subscribe=name, valueFormat="avro",
-            valueSchema=json.dumps(schema), avroFraming=framing, columns="value,_error",
+            valueSchema=json.dumps(schema), columns="value,_error", **framing,
         )  # fmt: skip
         first, second = frame.selectExpr("value.*", "unix_micros(value.at) us", "_error").collect()
         assert (first.id, first.us, first.tags) == (7, 1_704_164_645_000_001, {"a": "b"})
         assert first["_error"] is None
         assert second.id is None
         assert second["_error"].startswith("value: it ")
+    assert "written by schema 10 of the registry" in second["_error"]
 
 
 def test_avro_types_can_be_said_in_ddl(spark: SparkSession) -> None:

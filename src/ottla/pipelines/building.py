@@ -250,7 +250,8 @@ def _topic_source(found: Found, common: Mapping[str, Any], _: Path_) -> Source:
         format=found["format"],
         key_format=key["format"] if key else "string",
         key_schema=key["schema"] if key else None,
-        framing=found["framing"],
+        schema_ids=found["schema_ids"] or (),
+        key_schema_ids=(key["schema_ids"] or ()) if key else (),
         headers=found["headers"],
         max_rows_per_batch=found["max_rows_per_batch"],
     )

@@ -46,7 +46,6 @@ ENVELOPE_FIELDS: Final = (
     "value", "value_text", "value_base64", "key", "key_text", "key_base64", "timestamp", "headers",
     "partition", "offset", "topic",
 )  # fmt: skip
-CONFLUENT_HEAD: Final = b"\x00\x00\x00\x00\x01"
 US_PER_MS: Final = 1000
 LONG_MAX: Final = 2**63 - 1
 INT_MAX: Final = 2**31 - 1
@@ -77,12 +76,12 @@ def message_tables(source: TopicSource, files: Sequence[Path]) -> Iterator[pa.Ta
         yield pa.table(list(columns), schema=schema)
 
 
-def encoder(format: TopicFormat, schema: str | None, *, confluent: bool = False) -> Encode:
+def encoder(format: TopicFormat, schema: str | None, schema_ids: Sequence[int] = ()) -> Encode:
     """JSON as a person writes it in a test into a message's bytes; they raise BadLine."""
     if format == "json":
         return lambda value: json_text(value).encode()
     if format == "avro":
-        return _avro_encoder(schema or "", confluent=confluent)
+        return _avro_encoder(schema or "", _registry_head(schema_ids))
     return _text_bytes
 
 
@@ -110,14 +109,13 @@ def _value_reader(source: TopicSource) -> Callable[[Line], Message]:
     """A line is the value, to the byte; so a line that does not parse is a bad record."""
     if source.format != "avro":
         return lambda line: _message(source, value=line.data)
-    encode = encoder("avro", source.schema, confluent=source.framing == "confluent")
+    encode = encoder("avro", source.schema, source.schema_ids)
     return lambda line: _message(source, value=encode(object_in(line)))
 
 
 def _envelope_reader(source: TopicSource) -> Callable[[Line], Message]:
-    confluent = source.framing == "confluent"
-    value_bytes = encoder(source.format, source.schema, confluent=confluent)
-    key_bytes = encoder(source.key_format, source.key_schema, confluent=confluent)
+    value_bytes = encoder(source.format, source.schema, source.schema_ids)
+    key_bytes = encoder(source.key_format, source.key_schema, source.key_schema_ids)
 
     def read(line: Line) -> Message:
         found = object_in(line)
@@ -206,7 +204,12 @@ def _count(name: str, found: Any, most: int) -> int:
     return found
 
 
-def _avro_encoder(schema: str, *, confluent: bool) -> Encode:
+def _registry_head(schema_ids: Sequence[int]) -> bytes:
+    """As a registry's client puts it before what it writes."""
+    return b"\x00" + schema_ids[0].to_bytes(4, "big") if schema_ids else b""
+
+
+def _avro_encoder(schema: str, head: bytes) -> Encode:
     """JSON as people write it (times as texts, bytes as base64), by the types of the schema."""
     import fastavro
 
@@ -224,7 +227,7 @@ def _avro_encoder(schema: str, *, confluent: bool) -> Encode:
         row = value_in(parse(json_text(value).encode()))
         try:
             typed = pa.array([row], kind).to_pylist(maps_as_pydicts="strict")[0]
-            return (CONFLUENT_HEAD if confluent else b"") + _avro_bytes(parsed, typed)
+            return head + _avro_bytes(parsed, typed)
         except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as wrong:
             raise BadLine(f"it does not fit the Avro schema: {cut(str(wrong))}") from wrong
 
@@ -247,7 +250,7 @@ def _avro_values(source: TopicSource, file: Path) -> list[bytes]:
         raise BadCase([Problem(f"{file} is an Avro file, but the format of {source.name} is "
                                f"{source.format}; give it JSON lines", source.place)])  # fmt: skip
     parsed = fastavro.parse_schema(json.loads(source.schema or ""))
-    head = CONFLUENT_HEAD if source.framing == "confluent" else b""
+    head = _registry_head(source.schema_ids)
     try:
         records = list(fastavro.reader(io.BytesIO(bytes_of(file)), parsed))
         return [head + _avro_bytes(parsed, record) for record in records]

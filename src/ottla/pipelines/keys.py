@@ -61,9 +61,9 @@ class Start:
 
 @dataclass(frozen=True)
 class Texts:
-    """One text, or a list of them."""
+    """One text or number, or a list of them."""
 
-    item: Text
+    item: Text | Whole
     least: int = 1
 
 
@@ -171,10 +171,12 @@ FILE_FORMATS: Final = ("json", "csv", "parquet", "avro")
 _TOPIC: Final = Text("a topic's name", TOPIC_NAME, "orders")
 _COLUMN: Final = Text("a column's name", None, "shop")
 _PATH: Final = Text("a path", None, "out/")
+_SCHEMA_IDS: Final = Texts(Whole(0))
 _SQL: Final = Text("a SELECT", None, "SELECT * FROM orders", is_sql=True)
 _UPSERT: Final = When("mode", ("upsert",))
 _STREAM: Final = When("read", ("stream",))
 _TYPED: Final = When("format", ("json", "avro"))
+_AVRO: Final = When("format", ("avro",))
 
 _WATERMARK: Final = Key(
     "watermark",
@@ -234,9 +236,13 @@ _TOPIC_SOURCE: Final = Fields(
             Key("format", Choice(TOPIC_FORMATS), "What a message's key is.", default="string"),
             Key("schema", Text("a schema"), "As the value's.",
                 needed_when=_TYPED, allowed_when=_TYPED),
+            Key("schema_ids", _SCHEMA_IDS, "As the value's.", allowed_when=_AVRO),
         )), "How to read the key, which SQL sees as `_key`."),
         Key("framing", Choice(("none", "confluent")), "`confluent` takes the five bytes of a "
-            "schema registry off Avro values.", default="none"),
+            "schema registry off Avro keys and values.", default="none"),
+        Key("schema_ids", _SCHEMA_IDS, "With `framing: confluent`: the ids that the registry has "
+            "given to schemas which fit this one. A message with another id is a bad record.",
+            allowed_when=_AVRO),
         Key("headers", Flag(), "Whether SQL sees the column `_headers`.", default="false"),
         Key("max_rows_per_batch", Whole(1, 2**63 - 1), "Messages per batch at most."),
         _WATERMARK,
@@ -377,7 +383,7 @@ _TOPIC_SINK: Final = Fields(
         Key("format", Choice(TOPIC_FORMATS), "What the value becomes: all columns as json or avro, "
             "or the one column `value` as string or bytes.", default="json"),
         Key("schema", Text("a schema"), "The Avro schema (JSON) of the value.",
-            needed_when=When("format", ("avro",)), allowed_when=When("format", ("avro",))),
+            needed_when=_AVRO, allowed_when=_AVRO),
         Key("headers", _COLUMN, "The column with the message's headers."),
         _mode("What a batch writes: new rows, changed rows, or all rows of an aggregation.",
               "append", "update", "complete"),

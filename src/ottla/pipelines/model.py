@@ -54,7 +54,9 @@ class TopicSource(Source):
     format: TopicFormat = "json"
     key_format: TopicFormat = "string"
     key_schema: str | None = None
-    framing: Literal["none", "confluent"] = "none"
+    # The registry's ids that fit the schemas; without any, no registry's bytes come before them.
+    schema_ids: tuple[int, ...] = ()
+    key_schema_ids: tuple[int, ...] = ()
     headers: bool = False
     max_rows_per_batch: int | None = None
 

@@ -27,8 +27,10 @@ _OWN_KEY: Final[Mapping[str, str]] = {
     "includeheaders": "headers",
     "keyformat": "key",
     "keyschema": "key",
+    "keyschemaids": "key",
     "valueformat": "format",
     "valueschema": "schema",
+    "valueschemaids": "schema_ids",
     "avroframing": "framing",
 }
 # What would take away columns or messages that the pipeline counts on.

@@ -90,7 +90,7 @@ def _value(kind: Kind) -> str:
     if isinstance(kind, Text):
         return kind.words
     if isinstance(kind, Texts):
-        return f"{kind.item.words}, or a list of such"
+        return f"{_value(kind.item)}, or a list of such"
     return "a duration" if isinstance(kind, Duration) else wanted(kind)
 
 

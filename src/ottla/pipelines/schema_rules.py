@@ -13,16 +13,37 @@ def check_schemas(checker: Checker, places: Iterable[Found]) -> None:
         if found.told_by not in ("topic", "topics"):
             continue
         key = found["key"]
-        uses_avro = found["format"] == "avro"
-        _check(checker, found)
-        if isinstance(key, Found):
-            uses_avro = uses_avro or key["format"] == "avro"
-            _check(checker, key)
-        if found["framing"] == "confluent" and not uses_avro:
+        parts = [(found, "%v"), (key, "%k")] if isinstance(key, Found) else [(found, "%v")]
+        for part, _ in parts:
+            _check(checker, part)
+        avro = [(part, field) for part, field in parts if part["format"] == "avro"]
+        if found["framing"] == "confluent" and not avro:
             checker.note(
                 f"{found.path}.framing goes only with format: avro; remove it",
                 found.place_of("framing"),
             )
+        for part, field in avro:
+            _check_ids(checker, part, found, field)
+
+
+def _check_ids(checker: Checker, part: Found, source: Found, field: str) -> None:
+    """By a schema that does not fit, values land in other fields: which fit must be said."""
+    if source["framing"] == "none" and "schema_ids" in part.nodes:
+        checker.note(
+            f"{part.path}.schema_ids goes only with framing: confluent; remove it, or change "
+            "framing",
+            part.place_of("schema_ids"),
+        )
+    if source["framing"] == "confluent" and "schema_ids" not in part.nodes:
+        topic = source["topic"] or (source["topics"] or ["orders"])[0]
+        what = "value" if part is source else "key"
+        checker.note(
+            f"framing: confluent in {part.path} needs the key schema_ids: the ids that the "
+            "registry has given to schemas which fit this one, for example [12, 15]. "
+            f"`ottla consume {topic} --from-beginning --max 1 --format {field} | "
+            f"od -An -j1 -N4 -tu4 --endian=big` prints the id of the first {what}",
+            part.place_of("schema"),
+        )
 
 
 def _check(checker: Checker, found: Found) -> None:

@@ -39,19 +39,19 @@ def value_format(source: TopicSource | FileSource) -> Format | None:
         return None
     if isinstance(source, FileSource):
         kind = "avro" if source.format == "avro" else "json"
-        return _checked(source, "", kind, source.schema, "none")
-    return _checked(source, "", source.format, source.schema, source.framing)
+        return _checked(source, "", kind, source.schema)
+    return _checked(source, "", source.format, source.schema, source.schema_ids)
 
 
 def key_format(source: TopicSource) -> Format | None:
-    return _checked(source, "key ", source.key_format, source.key_schema, source.framing)
+    return _checked(source, "key ", source.key_format, source.key_schema, source.key_schema_ids)
 
 
 def table_shape(source: Source) -> StructType | None:
     """Of Parquet and JDBC: what the file says about them, if it does."""
     if source.schema is None:
         return None
-    form = _checked(source, "", "json", source.schema, "none")
+    form = _checked(source, "", "json", source.schema)
     assert form is not None
     return fields_of(form)
 
@@ -89,7 +89,7 @@ def spark_type(kind: pa.DataType) -> DataType:
 
 
 def _checked(
-    source: Source, what: str, kind: str, schema: str | None, framing: str
+    source: Source, what: str, kind: str, schema: str | None, schema_ids: tuple[int, ...] = ()
 ) -> Format | None:
     if kind == "bytes":
         return None
@@ -100,11 +100,7 @@ def _checked(
         raise _problem(
             source, f"the {what}schema is missing: {kind} needs one, for example {example}"
         )
-    form = Format(
-        "avro" if kind == "avro" else "json",
-        schema,
-        "confluent" if kind == "avro" and framing == "confluent" else "none",
-    )
+    form = Format("avro" if kind == "avro" else "json", schema, schema_ids)
     try:
         arrow_type(form)
     except BadSchema as wrong:

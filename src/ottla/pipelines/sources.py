@@ -238,8 +238,9 @@ def _typing(source: TopicSource) -> dict[str, str]:
         options[f"{column}Format"] = form.kind
         if form.schema is not None:
             options[f"{column}Schema"] = form.schema
-        if form.framing != "none":
-            options["avroFraming"] = form.framing
+        if form.schema_ids:
+            options["avroFraming"] = "confluent"
+            options[f"{column}SchemaIds"] = ",".join(map(str, form.schema_ids))
     return options
 
 

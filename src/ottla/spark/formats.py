@@ -29,18 +29,20 @@ __all__ = [
 ]
 
 Kind = Literal["json", "avro", "string"]
-Framing = Literal["none", "confluent"]
 
 ERROR_COLUMN: Final = "_error"
 
 
 @dataclass(frozen=True)
 class Format:
-    """How a key or value is to be read; `schema` is DDL or JSON as the user wrote it."""
+    """How a key or value is to be read; `schema` is DDL or JSON as the user wrote it.
+
+    With `schema_ids` an Avro value begins with the five bytes of a registry, and has one of these.
+    """
 
     kind: Kind
     schema: str | None = None
-    framing: Framing = "none"
+    schema_ids: tuple[int, ...] = ()
 
 
 def spark_type(form: Format) -> str:
@@ -61,7 +63,7 @@ def apply(form: Format, column: pa.Array) -> tuple[pa.Array, pa.Array]:
     if form.kind == "json":
         return formats_json.parse_column(column, _parsed(form))
     assert form.schema is not None, "parse_format lets no other through"
-    return formats_avro.parse_column(column, form.schema, confluent=form.framing == "confluent")
+    return formats_avro.parse_column(column, form.schema, form.schema_ids)
 
 
 def typed_schema(columns: Sequence[str], key: Format | None, value: Format | None) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -24,6 +24,7 @@ from ottla.spark.spark_types import (
 
 # A registry's head: a zero byte and the schema's number. The schema itself comes from the option.
 CONFLUENT_BYTES: Final = 5
+SCHEMA_ID_MAX: Final = 2**31 - 1
 SHOWN_CHARS: Final = 80
 
 _PRIMITIVES: Final = {
@@ -68,13 +69,16 @@ def arrow_type(schema: str) -> pa.DataType:
     return _prepared(schema).plan.kind
 
 
-def parse_column(column: pa.Array, schema: str, *, confluent: bool) -> tuple[pa.Array, pa.Array]:
+def parse_column(
+    column: pa.Array, schema: str, schema_ids: Sequence[int] = ()
+) -> tuple[pa.Array, pa.Array]:
+    """The values, which with `schema_ids` come with a registry's head and one of these ids."""
     prepared = _prepared(schema)
     read = _fastavro().schemaless_reader
     values: list[Any] = []
     errors: list[str | None] = []
     for data in column.to_pylist():
-        value, error = _parse_row(data, prepared, read, confluent=confluent)
+        value, error = _parse_row(data, prepared, read, schema_ids)
         values.append(value)
         errors.append(error)
     try:
@@ -128,14 +132,17 @@ def _readable(wrong: BaseException) -> str:
 
 
 def _parse_row(
-    data: bytes | None, schema: _Schema, read: Callable[..., Any], *, confluent: bool
+    data: bytes | None, schema: _Schema, read: Callable[..., Any], schema_ids: Sequence[int]
 ) -> tuple[Any, str | None]:
     if data is None:
         return None, None
     begin = 0
-    if confluent:
+    if schema_ids:
         if len(data) < CONFLUENT_BYTES or data[0] != 0:
             return None, "it does not begin with the five bytes of a schema registry"
+        schema_id = int.from_bytes(data[1:CONFLUENT_BYTES], "big")
+        if schema_id not in schema_ids:
+            return None, _not_named(schema_id, schema_ids)
         begin = CONFLUENT_BYTES
     source = io.BytesIO(data)
     source.seek(begin)
@@ -148,6 +155,15 @@ def _parse_row(
     if left:
         return None, f"it is not Avro of this schema: {left} bytes are left behind the value"
     return value, None
+
+
+def _not_named(schema_id: int, named: Sequence[int]) -> str:
+    """By another schema the bytes may well read, with each value in another field."""
+    return (
+        f"it was written by schema {schema_id} of the registry, and the ids named are "
+        f"{', '.join(map(str, named))}: name {schema_id} too if that schema has the same fields in "
+        "the same order"
+    )
 
 
 def _fastavro() -> ModuleType:

@@ -51,9 +51,14 @@ _READ: Final = (
     Option("groupId", "read", "", "commit progress to this consumer group"),
     Option("keyFormat", "read", "", "`json`, `avro` or `string`: a typed `key`, and `_error`"),
     Option("keySchema", "read", "", "its schema (json: Spark DDL or Spark's JSON; avro: JSON)"),
+    Option("keySchemaIds", "read", "",
+           "with `avroFraming=confluent`: the registry's ids that fit `keySchema`, `12,15`; a key "
+           "with another id is an error"),
     Option("valueFormat", "read", "", "`json`, `avro` or `string`: a typed `value`, and `_error`"),
     Option("valueSchema", "read", "", "its schema, as `keySchema`"),
-    Option("avroFraming", "read", "`none`", "`confluent` takes the five bytes of a registry off"),
+    Option("valueSchemaIds", "read", "", "its ids, as `keySchemaIds`"),
+    Option("avroFraming", "read", "`none`",
+           "`confluent` takes the five bytes of a registry off Avro keys and values"),
     Option("badRecordsOnly", "read", "`false`",
            "only what does not parse: `key` and `value` as bytes, and `_error`"),
 )  # fmt: skip

@@ -267,7 +267,7 @@ def test_messages_come_with_all_that_a_broker_gives(run: Run) -> None:
 sources:
   users: {{topic: users, schema: "name STRING", headers: true, bad_records: drop}}
   lines: {{topic: lines, format: string}}
-  readings: {{topic: readings, format: avro, schema: '{AVRO}', framing: confluent}}
+  readings: {{topic: readings, format: avro, schema: '{AVRO}', framing: confluent, schema_ids: 7}}
   parts: {{files: in, format: parquet, schema: "id INT, price DECIMAL(5,2)"}}
   boxes: {{files: in, format: avro, schema: '{AVRO}'}}
   ticks: {{rate: 5}}

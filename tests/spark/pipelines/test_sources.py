@@ -129,18 +129,19 @@ def test_formats_topics_and_starts_in_one_query(
     framed, one, other = topic(1), topic(1), topic(2)
     begin = datetime(2026, 1, 31, 12, tzinfo=UTC)
     begin_ms = int(begin.timestamp() * 1000)
-    head = b"\x00\x00\x00\x00\x07"
+    head, other_head = b"\x00\x00\x00\x00\x07", b"\x00\x00\x00\x00\x08"
     send(
         broker.bootstrap,
         framed,
         Message(head + avro({"id": 1, "name": "old"}), b'{"shop": "a"}', (), begin_ms - 1),
         Message(head + avro({"id": 2, "name": "new"}), b'{"shop": "b"}', (), begin_ms),
+        Message(other_head + avro({"id": 4, "name": "alien"}), b'{"shop": "b"}', (), begin_ms),
         Message(avro({"id": 3, "name": "bare"}), b'{"shop": "b"}', (), begin_ms),
     )
     send(broker.bootstrap, one, Message(b"text", b"\xff"), Message("ü".encode(), None))
     send(broker.bootstrap, other, Message(b"\xff no text", b"k", partition=1))
     records = topic_source(
-        "records", framed, format="avro", schema=AVRO, framing="confluent", key_format="json",
+        "records", framed, format="avro", schema=AVRO, schema_ids=(7,), key_format="json",
         key_schema="shop STRING", start="2026-01-31T12:00:00Z", bad_records=DROP,
     )  # fmt: skip
     texts = topic_source("texts", one, other, format="string", key_format="bytes",
@@ -162,8 +163,8 @@ def test_formats_topics_and_starts_in_one_query(
     )
     read = drain(frame, tmp_path / "checkpoint")
     assert sorted(row.word for row in read.rows) == ["2|new|b", f"text|FF|{one}|0", f"ü|{one}|0"]
-    assert read.rows_in == {"records": 2, "texts": 3, "late": 0}
-    assert read.bad == {"records": 1, "texts": 1, "late": 0}
+    assert read.rows_in == {"records": 3, "texts": 3, "late": 0}
+    assert read.bad == {"records": 2, "texts": 1, "late": 0}
 
 
 def test_new_files_of_every_format_come_once(spark: SparkSession, tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ sources:
     format: avro
     schema: '{"type": "record", "name": "C", "fields": [{"name": "id", "type": "long"}]}'
     framing: confluent
+    schema_ids: [12, 15]
     key: {format: json, schema: "shop string"}
     headers: true
     max_rows_per_batch: 100000

@@ -188,10 +188,17 @@ def test_json_lines_become_avro_by_the_types_of_the_schema(tmp_path: Path) -> No
     assert avro_value(one(tmp_path, AVRO, {"value": ORDER})["value"]) == ORDER_TYPED
 
 
-def test_a_registrys_head_is_put_before_the_value(tmp_path: Path) -> None:
-    found = one(tmp_path, replace(AVRO, framing="confluent"), {"value": ORDER})["value"]
-    assert found[:1] == b"\x00"
-    assert avro_value(found[5:]) == ORDER_TYPED
+def test_a_registrys_head_is_put_before_value_and_key(tmp_path: Path) -> None:
+    framed = replace(
+        AVRO, schema_ids=(12, 15), key_format="avro", key_schema='"long"',
+        key_schema_ids=(70_000,),
+    )  # fmt: skip
+    found = one(tmp_path, framed, {"value": ORDER, "key": 3})
+    assert found["value"][:5] == b"\x00\x00\x00\x00\x0c"
+    assert avro_value(found["value"][5:]) == ORDER_TYPED
+    assert found["key"] == b"\x00\x00\x01\x11\x70\x06"
+    [[plain]] = given(tmp_path, framed, a__jsonl=json.dumps(ORDER))
+    assert plain["value"] == found["value"]
 
 
 def test_an_avro_file_gives_one_message_for_each_record(tmp_path: Path) -> None:
@@ -200,6 +207,8 @@ def test_an_avro_file_gives_one_message_for_each_record(tmp_path: Path) -> None:
         fastavro.writer(out, fastavro.parse_schema(AVRO_SCHEMA), [ORDER_TYPED, ORDER_TYPED])
     [table] = message_tables(AVRO, [file])
     assert [avro_value(value) for value in table["value"].to_pylist()] == [ORDER_TYPED] * 2
+    [framed] = message_tables(replace(AVRO, schema_ids=(12,)), [file])
+    assert {value[:5] for value in framed["value"].to_pylist()} == {b"\x00\x00\x00\x00\x0c"}
     with pytest.raises(BadCase, match="is an Avro file, but the format of orders is json"):
         list(message_tables(SOURCE, [file]))
 

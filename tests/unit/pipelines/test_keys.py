@@ -75,7 +75,7 @@ def test_choices_are_those_of_the_model() -> None:
     source = next(one for one in SOURCES.variants if one.title == "topic").fields
     defaults = {key.name: key.default for key in source}
     for field in dataclass_fields(model.TopicSource):
-        if field.name in ("start", "format", "framing"):
+        if field.name in ("start", "format"):
             assert field.default == defaults[field.name]
 
 

@@ -73,11 +73,8 @@ def test_every_kind_of_source(tmp_path: Path) -> None:
     clicks = sources["clicks"]
     assert isinstance(clicks, TopicSource)
     assert clicks.topics == ("clicks", "clicks.old")
-    assert (clicks.start, clicks.format, clicks.framing) == (
-        "2026-01-31T12:00:00Z",
-        "avro",
-        "confluent",
-    )
+    assert (clicks.start, clicks.format) == ("2026-01-31T12:00:00Z", "avro")
+    assert (clicks.schema_ids, clicks.key_schema_ids) == ((12, 15), ())
     assert (clicks.key_format, clicks.key_schema) == ("json", "shop string")
     assert (clicks.headers, clicks.max_rows_per_batch) == (True, 100_000)
     assert (clicks.deduplicate, clicks.bad_records) == (("id",), BadRecords("drop"))
@@ -107,7 +104,7 @@ def test_every_kind_of_view_and_sink(tmp_path: Path) -> None:
     assert views["two"].deduplicate == ("id",)
     assert views["three"].body == Sql("SELECT *\nFROM two\n", Place(tmp_path / "three.sql", 1, 1))
     assert views["four"].body == PythonFunction(
-        "shop.views", "four", Place(tmp_path / "p.yaml", 32, 18)
+        "shop.views", "four", Place(tmp_path / "p.yaml", 33, 18)
     )
     topic, files, table = sinks["topic"], sinks["files"], sinks["table"]
     assert isinstance(topic, TopicSink)
@@ -236,6 +233,9 @@ def test_the_version_is_the_first_thing_to_be_right(
     assert problems(tmp_path, shop_with(version=version)) == [expected]
 
 
+CONFLUENT = "{{topic: t, format: avro, schema: '\"int\"', framing: confluent{}}}"
+
+
 @pytest.mark.parametrize(
     ("source", "expected"),
     [
@@ -260,6 +260,24 @@ def test_the_version_is_the_first_thing_to_be_right(
         ("{topic: t, format: avro, schema: x}", "sources.a.schema: "),
         ("{topic: t, format: bytes, framing: confluent}", "sources.a.framing goes only with "
          "format: avro; remove it"),
+        (CONFLUENT.format(""), "framing: confluent in sources.a needs the key schema_ids: the ids "
+         "that the registry has given to schemas which fit this one, for example [12, 15]. "
+         "`ottla consume t --from-beginning --max 1 --format %v | od -An -j1 -N4 -tu4 "
+         "--endian=big` prints the id of the first value"),
+        (CONFLUENT.format(", schema_ids: 12, key: {format: avro, schema: '\"int\"'}"), "framing: "
+         "confluent in sources.a.key needs the key schema_ids: the ids that the registry has given "
+         "to schemas which fit this one, for example [12, 15]. `ottla consume t --from-beginning "
+         "--max 1 --format %k | od -An -j1 -N4 -tu4 --endian=big` prints the id of the first key"),
+        (CONFLUENT.format(", schema_ids: [12, x]"), "sources.a.schema_ids is 'x'; wanted: a "
+         "whole number from 0"),
+        (CONFLUENT.format(", schema_ids: 4294967296"), "sources.a.schema_ids is '4294967296'; "
+         "wanted: a whole number from 0"),
+        (CONFLUENT.format(", schema_ids: 12, key: {schema_ids: 12}"), "sources.a.key.schema_ids "
+         "goes only with format: avro; remove it, or change format"),
+        ("{topic: t, format: avro, schema: '\"int\"', schema_ids: 12}", "sources.a.schema_ids goes "
+         "only with framing: confluent; remove it, or change framing"),
+        ("{topic: t, format: bytes, schema_ids: 12}", "sources.a.schema_ids goes only with format: "
+         "avro; remove it, or change format"),
         ("{topic: t, format: bytes, key: {format: json}}", "format: json in sources.a.key needs "
          "the key schema; add it: a schema"),
         ("{topic: t, format: bytes, headers: maybe}", "sources.a.headers is 'maybe'; wanted: true "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import struct
 import sys
 from contextlib import suppress
 from datetime import UTC, date, datetime
@@ -514,11 +515,33 @@ def test_avro_records_become_spark_structs() -> None:
 
 
 def test_the_head_of_a_schema_registry_is_taken_off() -> None:
-    form = Format("avro", '"long"', "confluent")
+    form = Format("avro", '"long"', (5,))
     framed = b"\0\0\0\0\x05" + encoded("long", 3)
     found, errors = apply(form, column(framed, b"\x01\0\0\0\x05\x06", b"\0\0", b"\0\0\0\0\x05"))
     assert found.to_pylist() == [3, None, None, None]
     assert [error is None for error in errors.to_pylist()] == [True, False, False, False]
+
+
+def test_a_value_of_another_schema_is_an_error_and_never_read_by_this_one() -> None:
+    """Two versions with the same types in another order: read by the wrong one, they swap."""
+    names = ("buyer", "seller")
+    first, second = (
+        {"type": "record", "name": "r", "fields": [{"name": n, "type": "string"} for n in order]}
+        for order in (names, names[::-1])
+    )
+    trade = {"buyer": "Anna", "seller": "Bert"}
+    values = [
+        struct.pack(">bI", 0, number) + encoded(schema, trade)
+        for number, schema in ((12, first), (70_000, second), (15, first))
+    ]
+    found, errors = apply(Format("avro", json.dumps(first), (12, 15)), column(*values))
+    assert found.to_pylist() == [trade, None, trade]
+    assert errors.to_pylist() == [
+        None,
+        "it was written by schema 70000 of the registry, and the ids named are 12, 15: name 70000 "
+        "too if that schema has the same fields in the same order",
+        None,
+    ]
 
 
 def test_bytes_that_are_left_over_mean_another_schema() -> None:

@@ -334,6 +334,10 @@ def test_formats_come_with_an_error_column() -> None:
     assert chosen.columns == ("value",)
 
 
+AVRO = {"valueformat": "avro", "valueschema": '"long"'}
+CONFLUENT = {**AVRO, "avroframing": "confluent", "valueschemaids": "12"}
+
+
 @pytest.mark.parametrize(
     ("options", "part"),
     [
@@ -346,6 +350,23 @@ def test_formats_come_with_an_error_column() -> None:
         ({"keyformat": "avro", "keyschema": "{"}, "option keySchema: it is no Avro schema"),
         ({"valueformat": "string", "columns": "key"}, "columns leaves value out"),
         ({"avroframing": "other"}, "none, confluent"),
+        (
+            {**AVRO, "avroframing": "confluent"},
+            "avroFraming=confluent needs valueSchemaIds, the ids",
+        ),
+        ({**AVRO, "avroframing": "confluent"}, "hex(substring(value, 2, 4))"),
+        (
+            {**CONFLUENT, "keyformat": "avro", "keyschema": '"int"'},
+            "avroFraming=confluent needs keySchemaIds",
+        ),
+        (
+            {**CONFLUENT, "valueschemaids": "12,x"},
+            "valueSchemaIds: 'x' is no id of a schema; it is",
+        ),
+        ({**CONFLUENT, "valueschemaids": " "}, "valueSchemaIds"),
+        ({**CONFLUENT, "valueschemaids": "4294967296"}, "'4294967296' is no id of a schema"),
+        ({**AVRO, "valueschemaids": "12"}, "valueSchemaIds goes only with avroFraming=confluent"),
+        ({**CONFLUENT, "keyschemaids": "12"}, "keySchemaIds goes only with"),
         ({"badrecordsonly": "true"}, "badRecordsOnly needs valueFormat or keyFormat"),
         ({"badrecordsonly": "yes", "valueformat": "string"}, "badRecordsOnly is 'yes'"),
     ],
@@ -356,8 +377,13 @@ def test_formats_that_cannot_be_are_refused(options: Mapping[str, str], part: st
 
 def test_the_framing_goes_with_avro() -> None:
     schema = '{"type":"record","name":"r","fields":[{"name":"a","type":"int"}]}'
-    options = read(valueformat="avro", valueschema=schema, avroframing="confluent")
-    assert options.value_format == Format("avro", schema, "confluent")
+    ids = {"keyschemaids": "7", "valueschemaids": "12, 15"}
+    avro = {"keyformat": "avro", "keyschema": '"int"', "valueformat": "avro"}
+    options = read(**avro, **ids, valueschema=schema, avroframing="confluent")
+    assert options.key_format == Format("avro", '"int"', (7,))
+    assert options.value_format == Format("avro", schema, (12, 15))
+    beside_text = read(**CONFLUENT, keyformat="string")
+    assert beside_text.key_format == Format("string")
 
 
 def test_bad_records_alone_are_a_matter_of_formats() -> None:
