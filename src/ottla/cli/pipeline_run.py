@@ -12,6 +12,8 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+import typer
+
 from ottla.cli import output
 from ottla.cli.failures import INTERRUPTED, CommandFailed, ReaderGone, StartAgain, WrongUsage
 from ottla.pipelines.lost_spark import Earlier, SparkLost, end_java, stop_session
@@ -229,20 +231,28 @@ def earlier_run() -> Earlier | None:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """A Ctrl-C counts when Spark is up: a JVM whose Python left before that would live on."""
+    """A signal counts when Spark is up: a JVM whose Python left before that would live on, and so
+    would the files with its settings."""
     came: list[int] = []
-    before = signal.signal(signal.SIGINT, lambda number, _: came.append(number))
+    before = {
+        number: signal.signal(number, lambda number, _: came.append(number))
+        for number in (signal.SIGINT, signal.SIGTERM)
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
     if came:
         from pyspark.sql import SparkSession
 
         active = SparkSession.getActiveSession()
         if active is not None:
             active.stop()
-        raise KeyboardInterrupt
+        if signal.SIGINT in came:
+            raise KeyboardInterrupt
+        # As later, when a service is told to stop.
+        raise typer.Exit(0)
 
 
 def _split(given: Sequence[str] | None) -> tuple[str, ...]:

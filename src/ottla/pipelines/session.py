@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ottla.pipelines.jars import DELTA_CLASS
+from ottla.pipelines.launching import start_jvm
 from ottla.pipelines.model import DeltaSink, DeltaSource, Pipeline
 from ottla.pipelines.problems import PipelineFailed
 from ottla.pipelines.secrets import redact
@@ -53,6 +54,7 @@ def start_session(
         builder = builder.config(name, value)
     try:
         with _output_kept():
+            start_jvm({"spark.master": where, **settings})
             spark: SparkSession = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError, RuntimeError) as error:
         hint = "" if verbose else "; --verbose shows Spark's own log"

@@ -52,6 +52,11 @@ class Child:
             raise RuntimeError(f"ended with {self._process.returncode}:\n{self.log()[-3000:]}")
         return True
 
+    @property
+    def pid(self) -> int:
+        assert self._process is not None
+        return self._process.pid
+
     def wait(self, timeout_s: float) -> str:
         """Waits for a good end; returns what it wrote."""
         assert self._process is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -12,6 +13,7 @@ import pytest
 
 from ottla.pipelines import session
 from ottla.pipelines.jars import DRIVERS, delta_advice, needed_class
+from ottla.pipelines.launching import submit_arguments
 from ottla.pipelines.model import DeltaSink, JdbcSink, JdbcSource, Pipeline, TopicSource
 from ottla.pipelines.problems import PipelineFailed, Place
 from ottla.pipelines.session import environment, local_cores, settings_of, start_session
@@ -146,3 +148,27 @@ def test_delta_is_named_after_its_spark() -> None:
     assert delta_advice("4.1.2") == "io.delta:delta-spark_4.1_2.13:4.4.0"
     newer = delta_advice("4.3.0")
     assert newer.startswith("io.delta:delta-spark_4.2_2.13:4.4.0, which does not run on this Spark")
+
+
+def test_what_the_user_hands_to_spark_submit_is_kept(tmp_path: Path) -> None:
+    theirs = tmp_path / "their own.properties"
+    theirs.write_text("spark.a=1\nspark.b=2")
+    given = f"--jars 'a b.jar' --properties-file '{theirs}' pyspark-shell"
+    with submit_arguments({"spark.b": " x=\\\n", "spark.c d": "2"}, given) as arguments:
+        words = shlex.split(arguments)
+        assert words[2:] == ["--jars", "a b.jar", "pyspark-shell"]
+        file = Path(words[1])
+        assert file.stat().st_mode & 0o777 == 0o600
+        assert file.parent.stat().st_mode & 0o777 == 0o700
+        lines = file.read_text().splitlines()
+        assert lines == ["spark.a=1", "spark.b=2", "", r"spark.b=\ x=\\\n", r"spark.c\ d=2"]
+    assert not file.parent.exists()
+
+
+def test_the_defaults_of_a_spark_installation_still_count() -> None:
+    with submit_arguments({"spark.driver.extraJavaOptions": "-Da='b c' -Xss4m"}, None) as arguments:
+        words = shlex.split(arguments)
+        assert words[2:] == ["--load-spark-defaults", "pyspark-shell"]
+        name, _, at = Path(words[1]).read_text().strip().partition("=@")
+        assert name == "spark.driver.extraJavaOptions"
+        assert Path(at).read_text() == '"-Da=b c"\n"-Xss4m"\n'
