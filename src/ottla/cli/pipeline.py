@@ -114,7 +114,10 @@ def run_own_tests(
     """
     read = _read(file, sets)
     _check_tests(read, name, file)
-    with failures_told(read), spark_session(read, None, jars, packages, verbose) as spark:
+    with (
+        failures_told(read),
+        spark_session(read, None, jars, packages, verbose, is_brief=True) as spark,
+    ):
         from ottla.pipelines.cases import run_tests
 
         printer = Printer(read, as_json=False)
@@ -161,7 +164,7 @@ def validate(
     read = _read(file, sets, as_json=as_json)
     with (
         failures_told(read, as_json=as_json),
-        spark_session(read, None, jars, packages, verbose) as spark,
+        spark_session(read, None, jars, packages, verbose, is_brief=True) as spark,
     ):
         found = _problems(spark, read)
     printer = Printer(read, as_json=as_json)

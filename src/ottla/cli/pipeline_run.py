@@ -201,6 +201,8 @@ def spark_session(
     jars: Sequence[str] | None,
     packages: Sequence[str] | None,
     verbose: bool,
+    *,
+    is_brief: bool = False,
 ) -> Iterator[SparkSession]:
     from ottla.pipelines.session import start_session
 
@@ -213,6 +215,7 @@ def spark_session(
             jars=_split(jars),
             packages=_split(packages),
             verbose=verbose,
+            is_brief=is_brief,
         )
     try:
         yield spark

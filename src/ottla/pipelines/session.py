@@ -20,6 +20,7 @@ from ottla.pipelines.launching import start_jvm
 from ottla.pipelines.model import DeltaSink, DeltaSource, Pipeline
 from ottla.pipelines.problems import PipelineFailed
 from ottla.pipelines.secrets import redact
+from ottla.pipelines.spark_home import spark_home
 from ottla.pipelines.sql_errors import one_line
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 LOOPBACK: Final = "127.0.0.1"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 DERBY_LOG: Final = "derby.stream.error.file"
+# For a JVM that lives for seconds: no time for the second compiler, no cores for collectors.
+QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 JAVA_NOISE: Final = b"WARNING: Using incubator modules: "
 
 
@@ -39,8 +42,12 @@ def start_session(
     jars: Sequence[str] = (),
     packages: Sequence[str] = (),
     verbose: bool = False,
+    is_brief: bool = False,
 ) -> SparkSession:
-    """Raises PipelineFailed in one line when Spark cannot start: no Java, a master that is away."""
+    """For a command that is over in seconds `is_brief` makes it start sooner and work slower.
+
+    Raises PipelineFailed in one line when Spark cannot start: no Java, a master that is away.
+    """
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
@@ -48,7 +55,9 @@ def start_session(
     where = master or pipeline.spark.get("spark.master") or "local[*]"
     _check_java()
     os.environ.update(environment(where, os.environ))
-    settings = settings_of(pipeline, where, jars=jars, packages=packages, verbose=verbose)
+    settings = settings_of(
+        pipeline, where, jars=jars, packages=packages, verbose=verbose, is_brief=is_brief
+    )
     builder = SparkSession.builder.master(where)
     for name, value in settings.items():
         builder = builder.config(name, value)
@@ -78,14 +87,18 @@ def is_local(master: str) -> bool:
 def environment(master: str, given: Mapping[str, str]) -> dict[str, str]:
     """On this machine: workers with this very Python, on an address that always answers.
 
-    On a cluster both are the user's to say, since nothing here knows the other machines.
+    On a cluster all is the user's to say, since nothing here knows the other machines.
     """
     if not is_local(master):
         return {}
+    home = given.get("SPARK_HOME") or spark_home()
     return {
+        **({"SPARK_HOME": str(home)} if home else {}),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": given.get("SPARK_LOCAL_IP", LOOPBACK),
+        # Of the short JVM that puts together the command line of the long one.
+        "SPARK_LAUNCHER_OPTS": given.get("SPARK_LAUNCHER_OPTS", QUICK_JVM),
     }
 
 
@@ -96,6 +109,7 @@ def settings_of(
     jars: Sequence[str] = (),
     packages: Sequence[str] = (),
     verbose: bool = False,
+    is_brief: bool = False,
 ) -> dict[str, str]:
     """Ours, over which the file's own win; the log's place is added to the file's Java options."""
     settings = {
@@ -124,8 +138,9 @@ def settings_of(
     if _wants_delta(pipeline) and (jars or packages or given.keys() & _JAR_SETTINGS):
         settings |= _DELTA
     level = "info" if verbose else "off"
-    options = [given.pop(JAVA_OPTIONS, ""), f"-Dlog4j2.configurationFile={LOG4J.as_uri()}"]
-    if DERBY_LOG not in options[0]:
+    options = [QUICK_JVM] if is_brief else []
+    options += [given.pop(JAVA_OPTIONS, ""), f"-Dlog4j2.configurationFile={LOG4J.as_uri()}"]
+    if DERBY_LOG not in pipeline.spark.get(JAVA_OPTIONS, ""):
         options.append(f"-D{DERBY_LOG}={shlex.quote(str(scratch() / 'derby.log'))}")
     settings |= given | {
         JAVA_OPTIONS: " ".join([*filter(None, options), f"-Dottla.log.level={level}"])

@@ -34,18 +34,18 @@ import os
 import pickle
 import platform
 import shutil
-import stat
 import sys
 import tempfile
 import threading
 import warnings
 from collections.abc import Callable
-from contextlib import suppress
 from functools import cache
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
+
+from ottla.spark.caches import private_directory
 
 BYTES: Final = "uint8[::1]"
 INT32S: Final = "int32[::1]"
@@ -142,50 +142,17 @@ def _copy(source: bytes, name: str, directory: Path) -> Path:
 @cache
 def cache_directory() -> Path | None:
     """Where the machine code is kept; None when nothing here can be written."""
-    name = f"kernels-{_fingerprint()}"
-    for base in _bases():
-        if _is_private(base):
-            directory = base / name
-            if _is_private(directory):
-                return directory
+    chosen = os.environ.get("NUMBA_CACHE_DIR")
+    first = Path(chosen) / "ottla" if chosen else None
+    directory = private_directory(f"kernels-{_fingerprint()}", first)
+    if directory is not None:
+        return directory
     try:
         directory = Path(tempfile.mkdtemp(prefix="ottla-kernels-"))
     except OSError:
         return None
     atexit.register(_remove_own, directory, os.getpid())
     return directory
-
-
-def _bases() -> list[Path]:
-    """The user's choice for numba, his cache, and last what any machine has."""
-    bases = []
-    chosen = os.environ.get("NUMBA_CACHE_DIR")
-    if chosen:
-        bases.append(Path(chosen) / "ottla")
-    cache_home = os.environ.get("XDG_CACHE_HOME")
-    if cache_home:
-        bases.append(Path(cache_home) / "ottla")
-    else:
-        # A user id in a container may have neither a name nor a home.
-        with suppress(RuntimeError):
-            bases.append(Path.home() / ".cache" / "ottla")
-    bases.append(Path(tempfile.gettempdir()) / f"ottla-{os.getuid()}")
-    return bases
-
-
-def _is_private(directory: Path) -> bool:
-    """Makes it where it can; what others could write must not be run as machine code."""
-    try:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        found = directory.lstat()
-        if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid():
-            return False
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-            return False
-        with tempfile.TemporaryFile(dir=directory):
-            return True
-    except OSError:
-        return False
 
 
 def _fingerprint() -> str:

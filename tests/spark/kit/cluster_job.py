@@ -13,12 +13,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import ottla.spark
-from spark.kit import session, spark_home
+from spark.kit import session
 from spark.kit.results import say
 from spark.kit.streams import OTTLA, finish, read, read_stream
 
@@ -34,7 +35,9 @@ def begin(job: dict[str, Any], name: str, python: str, **settings: str) -> Spark
         "spark.app.name": name,
     }
     # With PySpark's archive: the packed environment brings none.
-    os.environ.update({"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(spark_home.REAL)})
+    os.environ.update(
+        {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(Path(pyspark.__file__).parent)}
+    )
     builder = SparkSession.builder.master(job["master"])
     directory = Path(job["directory"], name)
     files = {

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from spark.kit.spark_home import spark_home
+from ottla.pipelines.spark_home import spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -47,13 +47,15 @@ DELTA: Mapping[str, str] = {
 
 def environment() -> dict[str, str]:
     """Without these, workers take the system's python3 and Spark an address that may not answer."""
+    home = spark_home()
     paths = [str(TESTS), *filter(None, [os.environ.get("PYTHONPATH")])]
     return {
         "PYSPARK_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": "127.0.0.1",
         # Workers unpickle what tests define by its name.
         "PYTHONPATH": os.pathsep.join(paths),
-        "SPARK_HOME": str(spark_home()),
+        # Without PySpark's archive, as in the product; one that nobody can make is gone without.
+        **({"SPARK_HOME": str(home)} if home else {}),
         # For every JVM that spark-submit starts, whoever asks for it.
         "SPARK_SUBMIT_OPTS": os.environ.get("SPARK_SUBMIT_OPTS") or QUICK_JVM,
     }

@@ -105,13 +105,44 @@ def test_delta_is_set_up_when_its_jars_are_given() -> None:
 
 
 def test_workers_of_this_machine_run_this_python() -> None:
-    assert environment("local[*]", {}) == {
-        "PYSPARK_PYTHON": sys.executable,
-        "PYSPARK_DRIVER_PYTHON": sys.executable,
-        "SPARK_LOCAL_IP": "127.0.0.1",
+    found = environment("local[*]", {})
+    assert found["PYSPARK_PYTHON"] == found["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    assert found["SPARK_LOCAL_IP"] == "127.0.0.1"
+    own = {
+        "SPARK_LOCAL_IP": "10.0.0.1",
+        "SPARK_HOME": "/opt/spark",
+        "SPARK_LAUNCHER_OPTS": "-Xss4m",
     }
-    assert environment("local", {"SPARK_LOCAL_IP": "10.0.0.1"})["SPARK_LOCAL_IP"] == "10.0.0.1"
+    assert own.items() <= environment("local", own).items()
     assert environment("spark://master:7077", {}) == {}
+
+
+def test_workers_of_this_machine_find_pyspark_where_it_is_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    home = Path(environment("local[*]", {})["SPARK_HOME"])
+    assert tmp_path in home.parents
+    assert (home / "bin" / "spark-submit").is_file()
+    assert list((home / "jars").glob("spark-core_*.jar"))
+    assert not (home / "python").exists()
+    assert environment("local[*]", {})["SPARK_HOME"] == str(home)
+
+
+def test_a_home_that_cannot_be_made_is_gone_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "file"))
+    assert "SPARK_HOME" not in environment("local[*]", {})
+
+
+def test_only_brief_commands_go_without_the_second_compiler() -> None:
+    own = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=4"}
+    brief = settings_of(pipeline(own), "local", is_brief=True)["spark.driver.extraJavaOptions"]
+    assert brief.startswith("-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:TieredStopAtLevel=4 ")
+    assert "Tiered" not in settings_of(pipeline(), "local")["spark.driver.extraJavaOptions"]
 
 
 def test_cores_of_a_local_master() -> None:
