@@ -174,9 +174,6 @@ class _Builder:
             "place": found.place,
             "input": self._proper(found["from"]),
             "mode": found["mode"],
-            "key": found["key"] or (),
-            "order": found["order"],
-            "delete": found["delete"],
             "options": found["options"] or {},
         }
         return _SINKS[found.told_by](found, common, self._path)
@@ -289,6 +286,7 @@ def _topic_sink(found: Found, common: Mapping[str, Any], _: Path_) -> Sink:
     return TopicSink(
         **common,
         topic=found["topic"],
+        key=found["key"] or (),
         format=found["format"],
         schema=found["schema"],
         headers=found["headers"],
@@ -305,12 +303,13 @@ def _file_sink(found: Found, common: Mapping[str, Any], path: Path_) -> Sink:
 
 
 def _current_table_sink(found: Found, common: Mapping[str, Any], path: Path_) -> Sink:
-    return CurrentTableSink(**common, path=path(found["current_table"]))
+    return CurrentTableSink(**common, **_upserts(found), path=path(found["current_table"]))
 
 
 def _jdbc_sink(found: Found, common: Mapping[str, Any], _: Path_) -> Sink:
     return JdbcSink(
         **common,
+        **_upserts(found),
         url=found["jdbc"],
         table=found["table"],
         user=found["user"],
@@ -319,7 +318,21 @@ def _jdbc_sink(found: Found, common: Mapping[str, Any], _: Path_) -> Sink:
 
 
 def _delta_sink(found: Found, common: Mapping[str, Any], path: Path_) -> Sink:
-    return DeltaSink(**common, path=path(found["delta"]), partition_by=found["partition_by"] or ())
+    return DeltaSink(
+        **common,
+        **_upserts(found),
+        path=path(found["delta"]),
+        partition_by=found["partition_by"] or (),
+    )
+
+
+def _upserts(found: Found) -> dict[str, Any]:
+    return {
+        "keys": found["keys"] or (),
+        "sequence_by": found["sequence_by"],
+        "apply_as_deletes": found["apply_as_deletes"],
+        "tombstone_life_s": seconds(found["tombstone_life"]),
+    }
 
 
 _SOURCES: Final[Mapping[str, Callable[[Found, Mapping[str, Any], Path_], Source]]] = {

@@ -10,14 +10,16 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ottla.pipelines.case_files import BadCase
-from ottla.pipelines.model import Pipeline, Sink
+from ottla.pipelines.model import Pipeline, Sink, TableSink
 from ottla.pipelines.problems import Problem
 from ottla.pipelines.upserts import (
+    ARRIVAL,
     DELETED,
     changes,
     is_upsert,
+    newest,
     quote,
-    stored_order,
+    sequence_of,
     written_columns,
 )
 from ottla.spark.spark_types import BadSchema, parse_type
@@ -43,7 +45,9 @@ class Result:
     def __init__(self, name: str, frame: DataFrame, sink: Sink | None) -> None:
         self.name = name
         self._sink = sink
-        self._is_upsert = sink is not None and is_upsert(sink)
+        # The table that is upserted, if it is one.
+        self._table = sink if isinstance(sink, TableSink) and is_upsert(sink) else None
+        self._changes: list[pa.Table] = []
         self._is_bad = name.endswith(BAD_SUFFIX)
         self._frame, columns = _comparable(name, frame)
         self.kind = self._compared(columns)
@@ -54,8 +58,8 @@ class Result:
     def _compared(self, columns: pa.DataType) -> pa.DataType:
         if self._is_bad:
             return pa.struct([pa.field("value", pa.string()), pa.field("reason", pa.string())])
-        if self._is_upsert and self._sink is not None:
-            names = written_columns(self._sink, self._frame.columns)
+        if self._table is not None:
+            names = written_columns(self._table, self._frame.columns)
             return pa.struct([field for field in columns if field.name in names])
         return columns
 
@@ -80,7 +84,7 @@ class Result:
 
     def _modes(self) -> Sequence[str]:
         """Spark's output modes to be tried: it refuses what it cannot do before a query starts."""
-        if self._is_upsert:
+        if self._table is not None:
             # The same for a query without aggregation, and only the second one takes outer joins.
             return ("update", "append")
         if self._sink is None or self._is_bad:
@@ -105,8 +109,8 @@ class Result:
         elif not self._query.awaitTermination(max(int(deadline - time.monotonic()), 1)):
             self._query.stop()
             raise BadCase([Problem(f"{self.name}: still running after too long; give fewer rows")])
-        if self._is_upsert:
-            return self._latest()
+        if self._table is not None:
+            return self._held(self._table)
         if self._mode == "complete":
             return self._batches[-1] if self._batches else []
         return [row for batch in self._batches for row in batch]
@@ -125,38 +129,33 @@ class Result:
         )
 
     def _keep(self, frame: DataFrame, batch_id: int) -> None:
-        changed = changes(frame, self._sink) if self._is_upsert and self._sink else frame
-        rows: list[Row] = changed.toArrow().to_pylist(maps_as_pydicts="strict")
+        if self._table is not None:
+            self._changes.append(changes(frame, self._table).toArrow())
+            return
+        rows: list[Row] = frame.toArrow().to_pylist(maps_as_pydicts="strict")
         if self._is_bad:
             for row in rows:
                 row["value"] = None if row["value"] is None else _text(row["value"])
         self._batches.append(rows)
 
-    def _latest(self) -> list[Row]:
+    def _held(self, table: TableSink) -> list[Row]:
         """What the table of an upsert holds after the last batch."""
-        assert self._sink is not None
-        order = stored_order(self._sink, self._frame.columns)
-        held: dict[tuple[str, ...], Row] = {}
-        for row in (row for batch in self._batches for row in batch):
-            # Any value may be part of a key; only texts can always be looked up.
-            key = tuple(repr(row[name]) for name in self._sink.key)
-            if order is not None and key in held and not _is_newer(row, held[key], order):
-                continue
-            if row[DELETED]:
-                held.pop(key, None)
-            else:
-                held[key] = row
-        return list(held.values())
+        if not self._changes:
+            return []
+        arrived = [
+            changed.append_column(ARRIVAL, pa.array([at] * len(changed), pa.int64()))
+            for at, changed in enumerate(self._changes)
+        ]
+        rows = self._frame.sparkSession.createDataFrame(pa.concat_tables(arrived))
+        latest = newest(rows, table, sequence_of(table, self._frame.columns))
+        names = written_columns(table, self._frame.columns)
+        there = latest.where(f"NOT {quote(DELETED)}").select(*map(quote, names))
+        held: list[Row] = there.toArrow().to_pylist(maps_as_pydicts="strict")
+        return held
 
 
 def _text(data: bytes) -> str:
     return data.decode(errors="backslashreplace")
-
-
-def _is_newer(row: Row, held: Row, order: str) -> bool:
-    if row[order] is None or held[order] is None:
-        return held[order] is None
-    return bool(row[order] >= held[order])
 
 
 def _comparable(name: str, frame: DataFrame) -> tuple[DataFrame, pa.DataType]:

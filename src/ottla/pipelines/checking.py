@@ -205,7 +205,10 @@ class Checker:
     ) -> None:
         here = f" in {path}" if path else ""
         text = self._shown(name.text)
-        if name.text in others:
+        renamed = [key.name for key in known.values() if key.formerly == name.text]
+        if renamed:
+            belongs = f"; it is called {renamed[0]} there"
+        elif name.text in others:
             belongs = f"; {path} may have {', '.join(known)}"
         else:
             belongs = nearest(name.text, known) or f"; known are {', '.join(known)}"

@@ -1,13 +1,16 @@
 """A directory of Parquet that always holds the latest row of each key.
 
     <path>/current -> versions/v-00000042-5d2c81f0
-    <path>/versions/v-00000041-…/  v-00000042-5d2c81f0/part-….parquet  _ottla.json
+    <path>/versions/v-00000041-…/  v-00000042-5d2c81f0/part-….parquet  _ottla/  _ottla.json
 
 Every batch makes a new version out of the last one, written aside; then the link `current` is
 replaced by one rename. A crash leaves the old or the new version, never a half. Each version says
 in `_ottla.json` which batch made it, so a batch that comes again changes nothing. The version
 before the current one is kept for those who are still reading it: resolve the link first
 (`os.path.realpath`), and read what it leads to.
+
+In `_ottla/`, which readers of Parquet pass over, each key has its sequence: also those keys that
+were removed, until their tombstone has lived its time.
 
 A batch costs a rewrite of the whole table: for tables of many gigabytes there are databases.
 """
@@ -24,14 +27,25 @@ from typing import TYPE_CHECKING, Final
 from ottla.pipelines.batches import Batch
 from ottla.pipelines.file_sinks import local_path
 from ottla.pipelines.model import CurrentTableSink, Pipeline
-from ottla.pipelines.upserts import DELETED, changes, quote, stored_order
+from ottla.pipelines.upserts import (
+    ARRIVAL,
+    DELETED,
+    DELETED_AT,
+    SEQUENCE,
+    changes,
+    newest,
+    quote,
+    remembered,
+    sequence_of,
+)
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 CURRENT: Final = "current"
 VERSIONS: Final = "versions"
 STAMP: Final = "_ottla.json"
+SEQUENCES: Final = "_ottla"
 # The streaming session has as many partitions as its state, far too many files for a small table.
 FILES_MIN: Final = 4
 FILE_BYTES: Final = 64 * 1024 * 1024
@@ -64,8 +78,7 @@ def merge(
     number = 1 if last is None else _number(last) + 1
     # A name of its own: what tasks of a killed run may still write goes elsewhere.
     new = versions / f"v-{number:08}-{secrets.token_hex(4)}"
-    step("write")
-    _merged(frame, sink, last).write.parquet(str(new))
+    _write(frame, sink, last, new, step)
     step("stamp")
     (new / STAMP).write_text(batch.to_json())
     step("link")
@@ -100,28 +113,60 @@ def _remove_others(versions: Path, current: Path | None) -> None:
             shutil.rmtree(found)
 
 
-def _merged(frame: DataFrame, sink: CurrentTableSink, last: Path | None) -> DataFrame:
-    """The rows of the last version, with this batch's put over them."""
-    from pyspark.sql import Window
+def _write(
+    frame: DataFrame, sink: CurrentTableSink, last: Path | None, new: Path, step: Step
+) -> None:
     from pyspark.sql import functions as F  # noqa: N812
 
-    new = changes(frame, sink)
-    if last is None:
-        return new.where(~F.col(quote(DELETED))).drop(DELETED).coalesce(FILES_MIN)
-    is_new, rank = "ottla new", "ottla rank"
-    old = frame.sparkSession.read.parquet(str(last)).withColumn(DELETED, F.lit(False))
-    both = old.withColumn(is_new, F.lit(0)).unionByName(
-        new.withColumn(is_new, F.lit(1)), allowMissingColumns=True
-    )
-    order = stored_order(sink, frame.columns)
-    newest_first = [] if order is None else [F.col(quote(order)).desc_nulls_last()]
-    same_key = Window.partitionBy(*map(quote, sink.key)).orderBy(
-        *newest_first, F.col(quote(is_new)).desc()
-    )
-    newest = both.withColumn(rank, F.row_number().over(same_key)).where(
-        (F.col(quote(rank)) == 1) & ~F.col(quote(DELETED))
-    )
-    return newest.drop(rank, is_new, DELETED).coalesce(_files(last))
+    names = sequence_of(sink, frame.columns)
+    files = FILES_MIN if last is None else _files(last)
+    # Twice written: the rows, and the sequences of all keys.
+    merged = _merged(frame, sink, names, last).persist()
+    try:
+        step("write")
+        rows = merged.where(~F.col(quote(DELETED))).drop(SEQUENCE, DELETED, DELETED_AT)
+        rows.coalesce(files).write.parquet(str(new))
+        step("write sequences")
+        if names:
+            sequences = merged.select(*map(quote, (*sink.keys, SEQUENCE, DELETED_AT)))
+            sequences.coalesce(files).write.parquet(str(new / SEQUENCES))
+    finally:
+        merged.unpersist()
+
+
+def _merged(
+    frame: DataFrame, sink: CurrentTableSink, names: tuple[str, ...], last: Path | None
+) -> DataFrame:
+    """The rows of the last version, with this batch's put over them; removed keys too."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    removed = F.when(F.col(quote(DELETED)), F.current_timestamp())
+    both = changes(frame, sink).withColumn(DELETED_AT, removed).withColumn(ARRIVAL, F.lit(1))
+    if last is not None:
+        old = _stored(frame.sparkSession, sink, names, last).withColumn(ARRIVAL, F.lit(0))
+        both = old.unionByName(both, allowMissingColumns=True)
+    return newest(both, sink, names).drop(ARRIVAL)
+
+
+def _stored(
+    spark: SparkSession, sink: CurrentTableSink, names: tuple[str, ...], last: Path
+) -> DataFrame:
+    """What the last version knows of each key, without tombstones that have lived their time."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    rows = spark.read.parquet(str(last))
+    if not (names and (last / SEQUENCES).is_dir()):
+        nothing = F.lit(None)
+        old = rows.withColumn(DELETED, F.lit(False)).withColumn(
+            DELETED_AT, nothing.cast("timestamp")
+        )
+        return old if names else old.withColumn(SEQUENCE, F.struct(F.lit(0).alias("none")))
+    stored = spark.read.parquet(str(last / SEQUENCES))
+    known = remembered(stored, sink, names, sink.path)
+    gone = F.col(quote(DELETED_AT)).isNotNull()
+    both = rows.join(known, list(sink.keys), "full").withColumn(DELETED, gone)
+    # As they stood: a join puts its keys in front.
+    return both.select(*map(quote, (*rows.columns, SEQUENCE, DELETED, DELETED_AT)))
 
 
 def _files(last: Path) -> int:

@@ -2,25 +2,35 @@
 
 Delta itself keeps the number of the last batch of each writer (`txnAppId`, `txnVersion`) in the
 same commit as the rows, and leaves out a batch that comes again.
+
+Upserts keep the sequence of each key, removed ones too, in a Delta table beside (`<path>_ottla`).
+It is written after the table. A crash between the two is mended when the batch comes again: what is
+newer is found out from sequences that have not changed, the table leaves the batch out, and the
+sequences take it.
 """
 
 from __future__ import annotations
 
 import re
 import secrets as random
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ottla.pipelines.batches import ONCE, Batch
 from ottla.pipelines.model import DeltaSink, Pipeline
 from ottla.pipelines.problems import PipelineFailed, Problem
 from ottla.pipelines.upserts import (
+    ARRIVAL,
     DELETED,
+    DELETED_AT,
+    SEQUENCE,
     changes,
     column_problems,
+    newest,
     problem,
     quote,
-    stored_order,
+    remembered,
+    sequence_of,
     written_columns,
 )
 
@@ -81,44 +91,114 @@ def _transaction(pipeline: Pipeline, sink: DeltaSink, batch: Batch) -> dict[str,
 
 
 def _upsert(frame: DataFrame, sink: DeltaSink, transaction: dict[str, str]) -> None:
-    spark = frame.sparkSession
+    names = sequence_of(sink, frame.columns)
     columns = written_columns(sink, frame.columns)
-    view = f"ottla_changes_{random.token_hex(4)}"
-    # A MERGE reads its rows twice.
-    new = changes(frame, sink).persist()
+    rows = _changed(frame, sink, names).persist()
     try:
-        _make_table(new.select(*map(quote, columns)), sink)
-        new.createOrReplaceTempView(view)
+        _make_table(rows.select(*map(quote, columns)), sink.path, sink.options, sink.partition_by)
+        _merge_into(rows, lambda view: _merge(sink, view, columns), transaction)
+        if names:
+            _make_table(rows.select(*map(quote, _sequence_columns(sink))), _beside(sink), {}, ())
+            _merge_into(rows, lambda view: _merge_sequences(sink, view), transaction)
+    finally:
+        rows.unpersist()
+
+
+def _beside(sink: DeltaSink) -> str:
+    """Where the sequences of a table are."""
+    return f"{sink.path.rstrip('/')}_ottla"
+
+
+def _sequence_columns(sink: DeltaSink) -> tuple[str, ...]:
+    return (*sink.keys, SEQUENCE, DELETED_AT)
+
+
+def _changed(frame: DataFrame, sink: DeltaSink, names: tuple[str, ...]) -> DataFrame:
+    """Of each key the row of this batch that is newer than what is stored, if there is one."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    removed = F.when(F.col(quote(DELETED)), F.current_timestamp())
+    new = changes(frame, sink).withColumn(DELETED_AT, removed).withColumn(ARRIVAL, F.lit(1))
+    stored = _stored(frame, sink, names) if names else None
+    if stored is None:
+        return newest(new, sink, names).drop(ARRIVAL)
+    touched = new.select(*map(quote, sink.keys)).distinct()
+    old = stored.join(touched, list(sink.keys), "left_semi").withColumn(ARRIVAL, F.lit(0))
+    both = new.unionByName(old, allowMissingColumns=True)
+    return newest(both, sink, names).where(F.col(quote(ARRIVAL)) == 1).drop(ARRIVAL)
+
+
+def _stored(frame: DataFrame, sink: DeltaSink, names: tuple[str, ...]) -> DataFrame | None:
+    """Sequences so far; None in the first batch."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        stored = frame.sparkSession.read.format("delta").load(_beside(sink))
+        # Delta may find out only now that there is no table.
+        assert SEQUENCE in stored.columns
+    except AnalysisException:
+        return None
+    return remembered(stored, sink, names, sink.path)
+
+
+def _make_table(
+    rows: DataFrame, path: str, options: Mapping[str, str], partition_by: Sequence[str]
+) -> None:
+    """An empty one, where there is none yet."""
+    empty = rows.sparkSession.createDataFrame([], rows.schema)
+    writer = empty.write.format("delta").options(**options).mode("ignore")
+    if partition_by:
+        writer = writer.partitionBy(*partition_by)
+    writer.save(path)
+
+
+def _merge_into(rows: DataFrame, merge: Callable[[str], str], transaction: dict[str, str]) -> None:
+    """The statement over a view of the rows, in one commit with the number of the batch."""
+    spark = rows.sparkSession
+    view = f"ottla_changes_{random.token_hex(4)}"
+    rows.createOrReplaceTempView(view)
+    try:
         for name, value in transaction.items():
             spark.conf.set(_SESSION + name, value)
-        spark.sql(_merge(sink, view, columns, stored_order(sink, frame.columns)))
+        spark.sql(merge(view))
     finally:
         for name in transaction:
             spark.conf.unset(_SESSION + name)
         spark.catalog.dropTempView(view)
-        new.unpersist()
 
 
-def _make_table(rows: DataFrame, sink: DeltaSink) -> None:
-    """An empty one, where there is none yet."""
-    empty = rows.sparkSession.createDataFrame([], rows.schema)
-    writer = empty.write.format("delta").options(**sink.options).mode("ignore")
-    if sink.partition_by:
-        writer = writer.partitionBy(*sink.partition_by)
-    writer.save(sink.path)
-
-
-def _merge(sink: DeltaSink, view: str, columns: Sequence[str], order: str | None) -> str:
-    same = " AND ".join(f"t.{quote(one)} = s.{quote(one)}" for one in sink.key)
-    deleted, newer = f"s.{quote(DELETED)}", ""
-    if order is not None:
-        newer = f" AND (t.{quote(order)} IS NULL OR t.{quote(order)} <= s.{quote(order)})"
-    names = ", ".join(map(quote, columns))
-    values = ", ".join(f"s.{quote(one)}" for one in columns)
-    sets = ", ".join(f"t.{quote(one)} = s.{quote(one)}" for one in columns)
+def _merge(sink: DeltaSink, view: str, columns: Sequence[str]) -> str:
+    deleted = f"s.{quote(DELETED)}"
     return (
-        f"MERGE INTO delta.{quote(sink.path)} AS t USING {view} AS s ON {same} "
-        f"WHEN MATCHED AND {deleted}{newer} THEN DELETE "
-        f"WHEN MATCHED AND NOT {deleted}{newer} THEN UPDATE SET {sets} "
-        f"WHEN NOT MATCHED AND NOT {deleted} THEN INSERT ({names}) VALUES ({values})"
+        f"{_head(sink, sink.path, view)} "
+        f"WHEN MATCHED AND {deleted} THEN DELETE "
+        f"WHEN MATCHED THEN UPDATE SET {_sets(columns)} "
+        f"WHEN NOT MATCHED AND NOT {deleted} THEN {_insert(columns)}"
     )
+
+
+def _merge_sequences(sink: DeltaSink, view: str) -> str:
+    """Tombstones that have lived their time go with the next batch that is merged."""
+    columns = _sequence_columns(sink)
+    gone = f"t.{quote(DELETED_AT)}"
+    life = f"make_dt_interval(0, 0, 0, {sink.tombstone_life_s:f})"
+    return (
+        f"{_head(sink, _beside(sink), view)} "
+        f"WHEN MATCHED THEN UPDATE SET {_sets(columns)} "
+        f"WHEN NOT MATCHED THEN {_insert(columns)} "
+        f"WHEN NOT MATCHED BY SOURCE AND {gone} < current_timestamp() - {life} THEN DELETE"
+    )
+
+
+def _head(sink: DeltaSink, path: str, view: str) -> str:
+    same = " AND ".join(f"t.{quote(one)} = s.{quote(one)}" for one in sink.keys)
+    return f"MERGE INTO delta.{quote(path)} AS t USING {view} AS s ON {same}"
+
+
+def _sets(columns: Sequence[str]) -> str:
+    return ", ".join(f"t.{quote(one)} = s.{quote(one)}" for one in columns)
+
+
+def _insert(columns: Sequence[str]) -> str:
+    names = ", ".join(map(quote, columns))
+    return f"INSERT ({names}) VALUES ({', '.join(f's.{quote(one)}' for one in columns)})"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ottla.pipelines.model import (
     CurrentTableSink,
@@ -23,6 +23,7 @@ from ottla.pipelines.model import (
     RateSource,
     Sink,
     Source,
+    TableSink,
     TopicSink,
     TopicSource,
 )
@@ -35,6 +36,9 @@ if TYPE_CHECKING:
     from ottla.pipelines.graph import Flow
 
 Document: TypeAlias = dict[str, Any]
+
+# What of a document is not simply a word of its line.
+_APART: Final = ("kind", "name", "key", "sequence_by")
 
 
 @dataclass(frozen=True)
@@ -147,13 +151,19 @@ def _identity_of_sink(sink: Sink, pipeline: Pipeline) -> Document:
         case FileSink():
             return {"kind": "files", "path": sink.path, "format": sink.format}
         case CurrentTableSink():
-            return {"kind": "current_table", "path": sink.path, "key": list(sink.key)}
+            return {"kind": "current_table", "path": sink.path, **_rows_of(sink)}
         case JdbcSink():
             url = redact(sink.url, pipeline.secrets)
-            return {"kind": "jdbc", "url": url, "table": sink.table, "key": list(sink.key)}
+            return {"kind": "jdbc", "url": url, "table": sink.table, **_rows_of(sink)}
         case DeltaSink():
-            return {"kind": "delta", "path": sink.path, "key": list(sink.key)}
+            return {"kind": "delta", "path": sink.path, **_rows_of(sink)}
     raise TypeError(f"unknown kind of sink: {type(sink).__name__}")
+
+
+def _rows_of(sink: TableSink) -> Document:
+    """What names a row, and what tells which is newer: stored rows were compared by it."""
+    named: Document = {"key": list(sink.keys)}
+    return named if sink.sequence_by is None else {**named, "sequence_by": sink.sequence_by}
 
 
 def _without_name(source: Document) -> Document:
@@ -162,7 +172,9 @@ def _without_name(source: Document) -> Document:
 
 def _words(document: Document) -> str:
     """`topic orders`, `files out/ (parquet)`: a kind and what names it."""
-    rest = [value for key, value in document.items() if key not in ("kind", "name", "key")]
+    rest = [value for key, value in document.items() if key not in _APART]
     texts = [", ".join(one) if isinstance(one, list) else str(one) for one in rest if one]
     key = f" by {', '.join(document['key'])}" if document.get("key") else ""
+    if document.get("sequence_by"):
+        key += f", in the sequence of {document['sequence_by']}"
     return f"{document['kind']} {' '.join(texts)}".strip() + key

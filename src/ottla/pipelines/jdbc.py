@@ -3,6 +3,9 @@
 Spark writes a batch into a staging table. One transaction then merges it into the table, notes in
 `ottla_batches` that this batch is done, and drops the staging table. A batch that comes again
 finds the note and does nothing; readers see all of a batch or nothing of it.
+
+Upserts keep the sequence of each key, removed ones too, in a table beside (`ottla_sequences_…`,
+whose comment says of which): what is older than that is not merged.
 """
 
 from __future__ import annotations
@@ -21,7 +24,16 @@ from ottla.pipelines.batches import Batch
 from ottla.pipelines.database import TIMEOUTS, Database, DatabaseFailed, failure, is_of_database
 from ottla.pipelines.model import JdbcSink, Pipeline
 from ottla.pipelines.problems import PipelineFailed, Problem
-from ottla.pipelines.upserts import DELETED, changes, problem, quote, stored_order, written_columns
+from ottla.pipelines.upserts import (
+    DELETED,
+    PLACE,
+    SEQUENCE,
+    changes,
+    problem,
+    quote,
+    sequence_of,
+    written_columns,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -42,7 +54,11 @@ def jdbc_problems(sink: JdbcSink, frame: DataFrame) -> list[Problem]:
         kind = sink.url.removeprefix("jdbc:").split(":", 1)[0]
         text = f"{kind} cannot be written to; JDBC sinks are for PostgreSQL ({POSTGRES}//host/db)"
         found.append(problem(sink, text))
-    for name in written_columns(sink, frame.columns):
+    names = dict.fromkeys(written_columns(sink, frame.columns))
+    if sink.mode == "upsert":
+        known = (one for one in sequence_of(sink, frame.columns) if one in frame.columns)
+        names.update(dict.fromkeys(known))
+    for name in names:
         kind_of_column = frame.schema[name].dataType
         if sql.column_type(kind_of_column) is None:
             text = (
@@ -98,21 +114,31 @@ class _Write:
     def run(self, frame: DataFrame, step: Step) -> None:
         step("prepare")
         target = self._target(frame)
-        if not self._prepare(target):
+        upsert = self.sink.mode == "upsert"
+        sequences = self._sequences(target, frame) if upsert else None
+        if not self._prepare(target, sequences):
             return
-        rows = changes(frame, self.sink) if self.sink.mode == "upsert" else frame
         columns = written_columns(self.sink, frame.columns)
         staging = f"{sql.quote(target.schema)}.{self._prefix()}{random.token_hex(4)}"
         types = [sql.column_type(frame.schema[name].dataType) or "" for name in columns]
-        deletes = self.sink.mode == "upsert"
+        numbers = sequences.types if sequences else ()
         step("stage")
-        self.database.run(sql.create_staging(staging, types, with_deletes=deletes))
+        self.database.run(sql.create_staging(staging, types, with_deletes=upsert, sequence=numbers))
         self.database.commit()
         step("fill")
-        self._fill(rows, columns, staging)
+        self._fill(frame, columns, sequences, staging)
         step("merge")
-        self._merge(target, frame, columns, staging, step)
+        keys = [target.column(one) or one for one in self.sink.keys] if upsert else []
+        named = [target.column(one) or one for one in columns]
+        self._merge(sql.Merge(target, staging, named, keys), sequences, step)
         step("end")
+
+    def _sequences(self, target: sql.Target, frame: DataFrame) -> sql.Sequences | None:
+        names = sequence_of(self.sink, frame.columns)
+        if not names:
+            return None
+        types = {one: sql.column_type(frame.schema[one].dataType) or "" for one in names}
+        return sql.Sequences(target, [target.column(one) or one for one in self.sink.keys], types)
 
     def _target(self, frame: DataFrame) -> sql.Target:
         """The table as it is, which must have a column for each of ours."""
@@ -129,7 +155,7 @@ class _Write:
         columns = written_columns(self.sink, frame.columns)
         if not found:
             types = {one: sql.column_type(frame.schema[one].dataType) or "" for one in columns}
-            create = sql.create_target(self.sink.table, types, self.sink.key)
+            create = sql.create_target(self.sink.table, types, self.sink.keys)
             raise DatabaseFailed(f"there is no table {self.sink.table}; create it: {create}")
         has = self.database.rows(
             "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
@@ -145,7 +171,7 @@ class _Write:
                 raise DatabaseFailed(f"table {self.sink.table} has no column {one}; {hint}")
         return target
 
-    def _prepare(self, target: sql.Target) -> bool:
+    def _prepare(self, target: sql.Target, sequences: sql.Sequences | None) -> bool:
         """Whether the batch is new; sweeps away what a crash has left."""
         self._lock(sql.BATCHES)
         self.database.run(sql.create_batches(target.schema))
@@ -157,16 +183,37 @@ class _Write:
         )
         for (name,) in left:
             self.database.run(f"DROP TABLE {sql.quote(target.schema)}.{sql.quote(name)}")
+        if sequences is not None:
+            self._keep_sequences(sequences)
         is_new = self._is_new(target)
         self.database.commit()
         return is_new
 
-    def _fill(self, rows: DataFrame, columns: list[str], staging: str) -> None:
+    def _keep_sequences(self, sequences: sql.Sequences) -> None:
+        found = self.database.rows(
+            "SELECT obj_description(oid) FROM pg_class WHERE oid = to_regclass(?)", sequences.name
+        )
+        if not found:
+            for statement in sequences.create():
+                self.database.run(statement)
+        elif found[0][0] != sequences.describe():
+            raise DatabaseFailed(
+                f"{sequences.table} holds other sequences ({found[0][0]}), which cannot be "
+                f"compared with those by {', '.join(sequences.by)}; take back the change, or drop "
+                f"{sequences.table}: then rows count as newer whatever is stored"
+            )
+
+    def _fill(
+        self, frame: DataFrame, columns: list[str], sequences: sql.Sequences | None, staging: str
+    ) -> None:
         from pyspark.sql import functions as F  # noqa: N812
 
+        rows = changes(frame, self.sink) if self.sink.mode == "upsert" else frame
         kept = [F.col(quote(name)).alias(f"c{at}") for at, name in enumerate(columns)]
         if self.sink.mode == "upsert":
             kept.append(F.col(quote(DELETED)).alias(sql.DELETED))
+        for at, name in enumerate(sequences.by if sequences else ()):
+            kept.append(F.col(quote(SEQUENCE)).getField(name).alias(f"q{at}"))
         numbered = rows.select(F.monotonically_increasing_id().alias(sql.ROW), *kept)
         options = {"numPartitions": str(CONNECTIONS_MAX), **TIMEOUTS, **_properties(self.sink)}
         writer = numbered.write.format("jdbc").options(**options).mode("append")
@@ -179,32 +226,31 @@ class _Write:
             secrets = _secrets(self.pipeline, self.sink)
             raise failure(error, f"table {self.sink.table}", secrets) from None
 
-    def _merge(
-        self, target: sql.Target, frame: DataFrame, columns: list[str], staging: str, step: Step
-    ) -> None:
-        def named(names: list[str]) -> list[str]:
-            return [target.column(name) or name for name in names]
-
-        order = stored_order(self.sink, frame.columns)
-        upsert = self.sink.mode == "upsert"
-        merge = sql.Merge(
-            target,
-            staging,
-            named(columns),
-            named(list(self.sink.key)) if upsert else (),
-            named([order])[0] if upsert and order is not None else None,
-        )
+    def _merge(self, merge: sql.Merge, sequences: sql.Sequences | None, step: Step) -> None:
+        target = merge.target
         self._lock(self._prefix())
         if self._is_new(target):
-            if upsert:
+            if sequences is not None:
+                self._hold_back(merge, sequences)
+            if merge.keys:
                 self.database.run(merge.delete())
             self._insert(merge)
+            if sequences is not None:
+                self.database.run(merge.remember(sequences))
             step("note")
             note = (self.pipeline.name, self.sink.name, self.batch.query, self.batch.id)
             self.database.run(sql.record_batch(target.schema), *note)
-        self.database.run(f"DROP TABLE IF EXISTS {staging}")
+        self.database.run(f"DROP TABLE IF EXISTS {merge.staging}")
         step("commit")
         self.database.commit()
+
+    def _hold_back(self, merge: sql.Merge, sequences: sql.Sequences) -> None:
+        # Another pipeline may write to the same table.
+        self._lock(sequences.name)
+        self.database.run(sequences.forget(self.sink.tombstone_life_s))
+        is_place = tuple(sequences.by) == PLACE
+        for statement in (merge.hold_back_places if is_place else merge.hold_back)(sequences):
+            self.database.run(statement)
 
     def _insert(self, merge: sql.Merge) -> None:
         try:
@@ -212,7 +258,7 @@ class _Write:
         except DatabaseFailed as error:
             if error.state != _NO_UNIQUE_INDEX:
                 raise
-            key = ", ".join(map(sql.quote, merge.key))
+            key = ", ".join(map(sql.quote, merge.keys))
             raise DatabaseFailed(
                 f"table {self.sink.table} has no primary key or unique index on ({key}), by which "
                 f"rows are replaced: ALTER TABLE {merge.target.name} ADD PRIMARY KEY ({key})"

@@ -7,7 +7,7 @@ docs/reference/pipeline.md (reference.py) are drawn from here.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 # ---------------------------------------------------------------------------- what a value can be
@@ -146,6 +146,8 @@ class Key:
     default: str | None = None
     needed_when: When | None = None
     allowed_when: When | None = None
+    # What it was called: people are told the new word.
+    formerly: str | None = None
 
 
 # ------------------------------------------------------------------------------- words and shapes
@@ -352,26 +354,51 @@ VIEWS: Final = Either(
 # ------------------------------------------------------------------------------------------ sinks
 
 _FROM: Final = Key("from", Text("a source's or view's name", NAME), "What is written.", True)
-_KEY_OF_ROW: Final = Key(
-    "key", Texts(_COLUMN), "The columns that name a row.", needed_when=_UPSERT, allowed_when=_UPSERT
+_KEYS: Final = Key(
+    "keys",
+    Texts(_COLUMN),
+    "The columns that name a row.",
+    needed_when=_UPSERT,
+    allowed_when=_UPSERT,
+    formerly="key",
 )
-_ORDER: Final = Key(
-    "order",
+_SEQUENCE_BY: Final = Key(
+    "sequence_by",
     _COLUMN,
-    "The column that tells which of two rows of a key is newer; `_offset`, where the rows have it.",
+    "The column that tells which of two rows of a key is newer. Without it `_timestamp`, "
+    "`_partition` and `_offset` of one topic: within a partition the offset, across partitions "
+    "the time.",
     allowed_when=_UPSERT,
+    formerly="order",
 )
-_DELETE: Final = Key(
-    "delete",
+_APPLY_AS_DELETES: Final = Key(
+    "apply_as_deletes",
     Text("a condition", None, "_tombstone"),
-    "A condition in SQL: such a row removes its key.",
+    "A condition in SQL: such a row removes its key. Without it `_tombstone`, where the rows have "
+    "it.",
+    allowed_when=_UPSERT,
+    formerly="delete",
+)
+_TOMBSTONE_LIFE: Final = Key(
+    "tombstone_life",
+    Duration(),
+    "So long a removed key is remembered, and rows that are older than its removal are held back.",
+    default="7 days",
     allowed_when=_UPSERT,
 )
+_UPSERTS: Final = (_KEYS, _SEQUENCE_BY, _APPLY_AS_DELETES, _TOMBSTONE_LIFE)
 _PARTITION_BY: Final = Key("partition_by", Texts(_COLUMN), "Columns that become directories.")
 
 
 def _mode(doc: str, *values: str) -> Key:
     return Key("mode", Choice(values), doc, default=values[0])
+
+
+def _always(keys: tuple[Key, ...]) -> Iterator[Key]:
+    """For a sink that has no other mode."""
+    for key in keys:
+        needed = key.needed_when is not None
+        yield replace(key, required=needed, needed_when=None, allowed_when=None)
 
 
 _TOPIC_SINK: Final = Fields(
@@ -406,9 +433,7 @@ _CURRENT_TABLE_SINK: Final = Fields(
     (
         _FROM,
         Key("current_table", _PATH, "A directory of Parquet with the latest row of each key."),
-        Key("key", Texts(_COLUMN), "The columns that name a row.", required=True),
-        Key(_ORDER.name, _ORDER.kind, _ORDER.doc),
-        Key(_DELETE.name, _DELETE.kind, _DELETE.doc),
+        *_always(_UPSERTS),
         _mode("Implied.", "upsert"),
     )
 )
@@ -420,9 +445,7 @@ _JDBC_SINK: Final = Fields(
         Key("table", Text("a table's name"), "The table to write.", required=True),
         *_LOGIN,
         _mode("`upsert` keeps the latest row of each key.", "append", "upsert"),
-        _KEY_OF_ROW,
-        _ORDER,
-        _DELETE,
+        *_UPSERTS,
         _options("Options of Spark's JDBC writer."),
     )
 )
@@ -433,9 +456,7 @@ _DELTA_SINK: Final = Fields(
         Key("delta", _PATH, "The table's directory; its jars come by `--packages`."),
         _mode("`complete` replaces the table with each batch, `upsert` keeps the latest row of "
               "each key.", "append", "complete", "upsert"),
-        _KEY_OF_ROW,
-        _ORDER,
-        _DELETE,
+        *_UPSERTS,
         _PARTITION_BY,
         _options("Options of Delta's writer."),
     )

@@ -151,10 +151,6 @@ class Sink:
     place: Place
     input: str
     mode: Mode = "append"
-    # For upserts: the columns that name a row, which of two rows is newer, which rows are removed.
-    key: tuple[str, ...] = ()
-    order: str | None = None
-    delete: str | None = None
     options: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -163,6 +159,7 @@ class TopicSink(Sink):
     """`key` names the columns of the message's key: one as its text, several as JSON."""
 
     topic: str
+    key: tuple[str, ...] = ()
     format: TopicFormat = "json"
     schema: str | None = None
     headers: str | None = None
@@ -176,14 +173,27 @@ class FileSink(Sink):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CurrentTableSink(Sink):
+class TableSink(Sink):
+    """What is asked of upserts (mode upsert), in the words of Spark's AUTO CDC."""
+
+    keys: tuple[str, ...] = ()
+    # The column that tells which of two rows of a key is newer; None: by their place in the topic.
+    sequence_by: str | None = None
+    # A condition; None: the tombstones of the topic, where the rows know them.
+    apply_as_deletes: str | None = None
+    # So long a row that is older than its key's removal is held back.
+    tombstone_life_s: float = 7 * 24 * 3600.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CurrentTableSink(TableSink):
     """A directory of Parquet that always holds the latest row of each key (mode upsert)."""
 
     path: str
 
 
 @dataclass(frozen=True, kw_only=True)
-class JdbcSink(Sink):
+class JdbcSink(TableSink):
     url: str
     table: str
     user: str | None = None
@@ -191,7 +201,7 @@ class JdbcSink(Sink):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeltaSink(Sink):
+class DeltaSink(TableSink):
     path: str
     partition_by: tuple[str, ...] = ()
 

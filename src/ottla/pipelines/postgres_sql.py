@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -14,6 +15,7 @@ ROW: Final = "r"
 DELETED: Final = "d"
 
 BATCHES: Final = "ottla_batches"
+SEQUENCES_PREFIX: Final = "ottla_sequences_"
 STAGING_PREFIX: Final = "ottla_staging_"
 
 _TYPES: Final[Mapping[str, str]] = {
@@ -76,53 +78,141 @@ class Target:
 
 
 @dataclass(frozen=True)
+class Sequences:
+    """The table beside a target that keeps, for each key, where it stands in its sequence.
+
+    Its columns are k0, k1, … for the keys, q0, q1, … for the sequence, and `deleted_at`, which is
+    null while the key has a row.
+    """
+
+    target: Target
+    # The columns of the target that are the keys.
+    keys: Sequence[str]
+    # The columns of the sequence and their types, which PostgreSQL compares as Spark does.
+    by: Mapping[str, str]
+
+    @property
+    def table(self) -> str:
+        whose = f"{self.target.schema}\0{self.target.table}".encode()
+        return SEQUENCES_PREFIX + hashlib.sha256(whose).hexdigest()[:12]
+
+    @property
+    def name(self) -> str:
+        return f"{quote(self.target.schema)}.{self.table}"
+
+    @property
+    def types(self) -> list[str]:
+        """Of q0, q1, …: Spark orders text by its bytes."""
+        return [f'{one} COLLATE "C"' if one == "text" else one for one in self.by.values()]
+
+    @property
+    def numbers(self) -> str:
+        return ", ".join(f"q{at}" for at in range(len(self.by)))
+
+    def describe(self) -> str:
+        """What it was made for, kept as its comment."""
+        by = ", ".join(f"{name} {kind}" for name, kind in self.by.items())
+        return f"Ottla: sequences of {self.target.schema}.{self.target.table} by {by}"
+
+    def create(self) -> list[str]:
+        keys = [f"k{at} {self.target.types[one]}" for at, one in enumerate(self.keys)]
+        numbers = [f"q{at} {kind} NOT NULL" for at, kind in enumerate(self.types)]
+        primary = ", ".join(f"k{at}" for at in range(len(self.keys)))
+        words = [*keys, *numbers, "deleted_at timestamptz", f"PRIMARY KEY ({primary})"]
+        comment = self.describe().replace("'", "''")
+        return [
+            f"CREATE TABLE {self.name} ({', '.join(words)})",
+            f"CREATE INDEX ON {self.name} (deleted_at) WHERE deleted_at IS NOT NULL",
+            f"COMMENT ON TABLE {self.name} IS '{comment}'",
+        ]
+
+    def forget(self, life_s: float) -> str:
+        """Tombstones that have lived their time."""
+        return f"DELETE FROM {self.name} WHERE deleted_at < now() - interval '{life_s:f} seconds'"
+
+
+@dataclass(frozen=True)
 class Merge:
     """Rows of a staging table into their table; columns in the order of c0, c1, …"""
 
     target: Target
     staging: str
     columns: Sequence[str]
-    key: Sequence[str] = ()
-    order: str | None = None
+    keys: Sequence[str] = ()
 
     def insert(self) -> str:
-        """All rows; with a key, those that are not deleted, over older ones."""
+        """All rows; with keys, those that are not deleted, over others."""
         names = ", ".join(map(quote, self.columns))
         values = ", ".join(map(self._value, self.columns))
         text = (
             f"INSERT INTO {self.target.name} AS t ({names}) SELECT {values} FROM {self.staging} s"
         )
-        if not self.key:
+        if not self.keys:
             return f"{text} ORDER BY s.{ROW}"
         sets = ", ".join(
-            f"{quote(one)} = excluded.{quote(one)}" for one in self.columns if one not in self.key
+            f"{quote(one)} = excluded.{quote(one)}" for one in self.columns if one not in self.keys
         )
-        on = f"ON CONFLICT ({', '.join(map(quote, self.key))})"
-        if not sets:
-            return f"{text} WHERE NOT s.{DELETED} {on} DO NOTHING"
-        newer = (
-            ""
-            if self.order is None
-            else f" WHERE {self._not_newer('excluded.' + quote(self.order))}"
-        )
-        return f"{text} WHERE NOT s.{DELETED} {on} DO UPDATE SET {sets}{newer}"
+        on = f"ON CONFLICT ({', '.join(map(quote, self.keys))})"
+        do = f"DO UPDATE SET {sets}" if sets else "DO NOTHING"
+        return f"{text} WHERE NOT s.{DELETED} {on} {do}"
 
     def delete(self) -> str:
-        same = " AND ".join(f"t.{quote(one)} = {self._value(one)}" for one in self.key)
-        newer = "" if self.order is None else f" AND {self._not_newer(self._value(self.order))}"
+        same = " AND ".join(f"t.{quote(one)} = {self._value(one)}" for one in self.keys)
         return (
             f"DELETE FROM {self.target.name} AS t USING {self.staging} s "
-            f"WHERE s.{DELETED} AND {same}{newer}"
+            f"WHERE s.{DELETED} AND {same}"
         )
 
-    def _not_newer(self, new: str) -> str:
-        assert self.order is not None
-        stored = f"t.{quote(self.order)}"
-        return f"({stored} IS NULL OR {stored} <= {new})"
+    def hold_back(self, sequences: Sequences) -> list[str]:
+        """Leaves in the staging table one row of each key that is newer than what is stored."""
+        same = " AND ".join(
+            f"t.k{at} = {self._value(one)}" for at, one in enumerate(sequences.keys)
+        )
+        stored, new = _row("t", sequences), _row("s", sequences)
+        older = f"DELETE FROM {self.staging} s USING {sequences.name} t WHERE {same} AND "
+        return [older + f"{stored} > {new}"]
 
-    def _value(self, name: str) -> str:
+    def hold_back_places(self, sequences: Sequences) -> list[str]:
+        """As `hold_back`, for places in a topic (q0: time, q1: partition, q2: offset).
+
+        Of one partition the greatest time up to an offset counts, in stored rows as in new ones;
+        and the staging table has a row for each partition of a key.
+        """
+        same = " AND ".join(
+            f"t.k{at} = {self._value(one)}" for at, one in enumerate(sequences.keys)
+        )
+        twins = " AND ".join(f"{self._value(one)} = {self._value(one, 'b')}" for one in self.keys)
+        at_least = "SET q0 = greatest(s.q0, t.q0)"
+        return [
+            f"UPDATE {sequences.name} t {at_least} FROM {self.staging} s "
+            f"WHERE {same} AND t.q1 = s.q1 AND s.q2 < t.q2",
+            f"UPDATE {self.staging} s {at_least} FROM {sequences.name} t "
+            f"WHERE {same} AND t.q1 = s.q1",
+            *self.hold_back(sequences),
+            f"DELETE FROM {self.staging} s USING {self.staging} b "
+            f"WHERE {twins} AND {_row('b', sequences)} > {_row('s', sequences)}",
+        ]
+
+    def remember(self, sequences: Sequences) -> str:
+        """The sequences of what is merged."""
+        keys = [f"k{at}" for at in range(len(sequences.keys))]
+        values = ", ".join(self._value(one) for one in sequences.keys)
+        rest = [f"q{at}" for at in range(len(sequences.by))] + ["deleted_at"]
+        sets = ", ".join(f"{one} = excluded.{one}" for one in rest)
+        return (
+            f"INSERT INTO {sequences.name} ({', '.join([*keys, *rest])}) SELECT {values}, "
+            f"{sequences.numbers}, CASE WHEN s.{DELETED} THEN now() END FROM {self.staging} s "
+            f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {sets}"
+        )
+
+    def _value(self, name: str, row: str = "s") -> str:
         """In the type of its column: text is also how uuid, json and enumerations come."""
-        return f"CAST(s.c{self.columns.index(name)} AS {self.target.types[name]})"
+        return f"CAST({row}.c{self.columns.index(name)} AS {self.target.types[name]})"
+
+
+def _row(table: str, sequences: Sequences) -> str:
+    numbers = [f"{table}.q{at}" for at in range(len(sequences.by))]
+    return f"({', '.join(numbers)})" if len(numbers) > 1 else numbers[0]
 
 
 def create_batches(schema: str) -> str:
@@ -147,7 +237,9 @@ def record_batch(schema: str) -> str:
     )
 
 
-def create_staging(name: str, types: Sequence[str], *, with_deletes: bool) -> str:
+def create_staging(
+    name: str, types: Sequence[str], *, with_deletes: bool, sequence: Sequence[str] = ()
+) -> str:
     """Not logged: a crash of the database empties it, and the batch runs again.
 
     The primary key is the row's place in the batch, so a task that Spark has run twice fails and
@@ -156,6 +248,7 @@ def create_staging(name: str, types: Sequence[str], *, with_deletes: bool) -> st
     columns = [f"{ROW} bigint PRIMARY KEY", *(f"c{at} {kind}" for at, kind in enumerate(types))]
     if with_deletes:
         columns.append(f"{DELETED} boolean NOT NULL")
+    columns += [f"q{at} {kind}" for at, kind in enumerate(sequence)]
     return f"CREATE UNLOGGED TABLE {name} ({', '.join(columns)})"
 
 

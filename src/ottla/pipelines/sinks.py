@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ottla.pipelines import current_table, delta, file_sinks, topic_sink
@@ -14,6 +14,7 @@ from ottla.pipelines.model import (
     JdbcSink,
     Pipeline,
     Sink,
+    Source,
     TopicSink,
 )
 from ottla.pipelines.problems import BadPipeline, Problem
@@ -29,9 +30,12 @@ if TYPE_CHECKING:
 WriteBatch = Callable[["DataFrame", Batch], None]
 
 
-def problems(sink: Sink, frame: DataFrame) -> list[Problem]:
-    """What can be said about a sink from its columns; `frame` may be a stream without data."""
-    found = upsert_problems(sink, frame)
+def problems(sink: Sink, frame: DataFrame, sources: Sequence[Source] = ()) -> list[Problem]:
+    """What can be said about a sink from its columns and from what its flow reads.
+
+    `frame` may be a stream without data.
+    """
+    found = upsert_problems(sink, frame, sources)
     if isinstance(sink, TopicSink):
         found += topic_sink.topic_problems(sink, frame)
     elif isinstance(sink, FileSink):
@@ -96,7 +100,7 @@ def write_once(flow: Flow, *, pipeline: Pipeline, run_id: str) -> None:
 
 
 def _check(flow: Flow) -> None:
-    found = problems(flow.sink, flow.frame)
+    found = problems(flow.sink, flow.frame, flow.sources)
     if found:
         raise BadPipeline(list(dict.fromkeys(found)))
 

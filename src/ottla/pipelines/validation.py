@@ -20,12 +20,13 @@ from ottla.pipelines.model import (
     Pipeline,
     Sink,
     Source,
+    TableSink,
     TopicSink,
 )
 from ottla.pipelines.problems import BadPipeline, PipelineFailed, Place, Problem
 from ottla.pipelines.sql_errors import quiet, sentence
 from ottla.pipelines.streaming_checks import StreamingChecks
-from ottla.pipelines.upserts import is_upsert, order_of
+from ottla.pipelines.upserts import is_upsert, sequence_of
 from ottla.pipelines.views import BadView, column_type, is_comparable, is_plain, time_problems
 
 if TYPE_CHECKING:
@@ -134,14 +135,15 @@ def _sink_problems(
     repeated = _repeated_columns(sink, frame)
     if repeated:
         return repeated
-    found = [*sinks.problems(sink, frame), *type_problems(sink, frame)]
+    read = resolver.sources_of(name)
+    found = [*sinks.problems(sink, frame, read), *type_problems(sink, frame)]
     found += [] if found else _encoding_problems(sink, frame)
     is_timed = not sources.untimed.intersection(resolver.reached([name]))
     if frame.isStreaming and is_timed:
         refused = streaming.problems(sink, frame)
         found += refused
-        if not refused and _lacks_order(sink, frame) and not streaming.is_aggregated(frame):
-            found.append(_no_order(sink))
+        if not refused and _lacks_sequence(sink, frame) and not streaming.is_aggregated(frame):
+            found.append(_no_sequence(sink))
     return found
 
 
@@ -167,13 +169,17 @@ def type_problems(sink: Sink, frame: DataFrame) -> list[Problem]:
             text = f"sink {sink.name}: {what}: {name} is {kind.simpleString()}; {why}"
             found.append(Problem(text, sink.place))
 
-    for name in sink.key:
-        if is_upsert(sink) and not _is(is_comparable, frame, name):
-            tell("key", name, "Spark cannot tell two of these apart, name another column")
-        elif isinstance(sink, TopicSink) and len(sink.key) == 1 and not _is(is_plain, frame, name):
-            tell("key", name, "name one of its fields, or make it text in a view")
-    if sink.order is not None and not _is(is_comparable, frame, sink.order):
-        tell("order", sink.order, "Spark cannot tell which of two is greater, name another column")
+    if isinstance(sink, TopicSink) and len(sink.key) == 1 and not _is(is_plain, frame, *sink.key):
+        tell("key", sink.key[0], "name one of its fields, or make it text in a view")
+    if isinstance(sink, TableSink) and is_upsert(sink):
+        for name in sink.keys:
+            if not _is(is_comparable, frame, name):
+                tell("keys", name, "Spark cannot tell two of these apart, name another column")
+        by = sink.sequence_by
+        if by is not None and not _is(is_comparable, frame, by):
+            tell(
+                "sequence_by", by, "Spark cannot tell which of two is greater, name another column"
+            )
     for name in getattr(sink, "partition_by", ()):
         if not _is(is_plain, frame, name):
             tell("partition_by", name, "a directory cannot be named after it, choose another")
@@ -200,14 +206,16 @@ def _encoding_problems(sink: Sink, frame: DataFrame) -> list[Problem]:
     return []
 
 
-def _lacks_order(sink: Sink, frame: DataFrame) -> bool:
-    return is_upsert(sink) and order_of(sink, frame.columns) is None
+def _lacks_sequence(sink: Sink, frame: DataFrame) -> bool:
+    if not (isinstance(sink, TableSink) and is_upsert(sink)) or "_offset" in frame.columns:
+        return False
+    return not sequence_of(sink, frame.columns)
 
 
-def _no_order(sink: Sink) -> Problem:
+def _no_sequence(sink: Sink) -> Problem:
     text = (
         f"sink {sink.name}: which of two rows of {sink.input} with the same key is newer? add "
-        "order: with a column that grows, or select _offset too"
+        "sequence_by: with a column that grows, or select _timestamp, _partition and _offset too"
     )
     return Problem(text, sink.place)
 

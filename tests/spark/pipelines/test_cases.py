@@ -136,13 +136,15 @@ views:
   changed: SELECT shop, sum(amount) AS total FROM orders GROUP BY shop
   whole: SELECT shop, count(*) AS orders FROM orders GROUP BY shop
   latest: SELECT shop, max(id) AS id FROM orders GROUP BY shop
-  current: SELECT id, shop, amount, _tombstone AS gone, _offset FROM orders
+  current: |
+    SELECT id, shop, amount, _tombstone AS gone, _timestamp, _partition, _offset FROM orders
   inner: SELECT count(*) AS n FROM orders
 sinks:
   changed: {{from: changed, topic: t, mode: update}}
   whole: {{from: whole, topic: t, mode: complete}}
-  latest: {{from: latest, current_table: out/latest, key: shop}}
-  current: {{from: current, current_table: out/current, key: shop, delete: amount > 50}}
+  latest: {{from: latest, current_table: out/latest, keys: shop}}
+  current:
+    {{from: current, current_table: out/current, keys: shop, apply_as_deletes: amount > 50}}
 tests:
   modes:
     given: {{orders: [first.jsonl, second.jsonl]}}

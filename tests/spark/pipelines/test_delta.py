@@ -50,9 +50,9 @@ def test_missing_jars_are_named_with_their_coordinates(spark: SparkSession) -> N
 
 def test_unknown_columns_are_told_before_it_starts(spark: SparkSession) -> None:
     frame = spark.sql("SELECT 1 AS id")
-    sink = delta_sink(Path("x"), mode="upsert", key=("idd",), partition_by=("day",))
+    sink = delta_sink(Path("x"), mode="upsert", keys=("idd",), partition_by=("day",))
     assert [problem.text for problem in sinks.problems(sink, frame)] == [
-        "sink out: key: v has no column idd; did you mean id?",
+        "sink out: keys: v has no column idd; did you mean id?",
         "sink out: partition_by: v has no column day; there are id",
     ]
 
@@ -84,7 +84,11 @@ def test_complete_replaces_the_table(lake: SparkSession, tmp_path: Path) -> None
 @needs_delta
 def test_upserts_keep_the_newest_row_of_each_key(lake: SparkSession, tmp_path: Path) -> None:
     sink = delta_sink(
-        tmp_path / "table", mode="upsert", key=("id",), order="at", delete="v = 'gone'"
+        tmp_path / "table",
+        mode="upsert",
+        keys=("id",),
+        sequence_by="at",
+        apply_as_deletes="v = 'gone'",
     )
 
     def values(text: str) -> DataFrame:

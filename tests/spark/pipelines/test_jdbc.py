@@ -82,8 +82,8 @@ def test_upserts_keep_the_newest_row_of_each_key(
     spark: SparkSession, postgres: Postgres, table: MakeTable
 ) -> None:
     sink = table(
-        'id int PRIMARY KEY, "V" text, at int', mode="upsert", key=("id",), order="at",
-        delete="V = 'gone'",
+        'id int PRIMARY KEY, "V" text, at int', mode="upsert", keys=("id",), sequence_by="at",
+        apply_as_deletes="V = 'gone'",
     )  # fmt: skip
     frame = values(spark, "(1, 'new', 5), (1, 'old', 3), (2, 'b', 5), (3, 'c', 5)")
     write(frame.withColumnRenamed("v", "V"), sink, 0)
@@ -185,7 +185,7 @@ def test_columns_take_the_types_of_the_table(
         ({"password": "wr0ng-Word"}, 'authentication failed for user "ottla"; check user and pass'),
         ({"url": "jdbc:postgresql://127.0.0.1:1/shop?password=hid-den"}, "check host and port"),
         ({"table": "no.such"}, 'there is no table no.such; create it: CREATE TABLE no.such ("id" '),
-        ({"mode": "upsert", "key": ("id",)}, "has no primary key or unique index on"),
+        ({"mode": "upsert", "keys": ("id",)}, "has no primary key or unique index on"),
     ],
 )
 def test_what_the_database_refuses_is_told_in_one_line(

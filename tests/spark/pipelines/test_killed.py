@@ -44,11 +44,11 @@ sources:
     max_rows_per_batch: {rows_per_batch}
     bad_records: {{topic: numbers.dead}}
 views:
-  good: SELECT id, amount, _key AS name, _offset FROM numbers
+  good: SELECT id, amount, _key AS name, _timestamp, _partition, _offset FROM numbers
 sinks:
   files: {{from: good, files: out, format: parquet}}
   copies: {{from: good, topic: copies, key: name, format: json}}
-  latest: {{from: good, current_table: latest, key: name, order: _offset}}
+  latest: {{from: good, current_table: latest, keys: name}}
 # Spark gives a Python process ten seconds to start, which is little where much else runs.
 restarts: {{max: 20, max_backoff: 2 seconds}}
 spark:

@@ -27,6 +27,7 @@ from spark.kit.streams import forget_last_commit
 
 MakeTopic = Callable[..., str]
 
+MESSAGE = "_timestamp timestamp, _partition int, _offset long, _tombstone boolean"
 SHOP = "id int, shop string, amount decimal(10,2), at timestamp"
 
 
@@ -43,7 +44,7 @@ def file_sink(path: Path, **more: Any) -> FileSink:
 
 
 def table_sink(path: Path, **more: Any) -> CurrentTableSink:
-    more = {"key": ("id",), "mode": "upsert", **more}
+    more = {"keys": ("id",), "mode": "upsert", **more}
     return CurrentTableSink(name="out", place=PLACE, input="v", path=str(path), **more)
 
 
@@ -222,20 +223,21 @@ def rows_of(sink: CurrentTableSink) -> list[Row]:
 
 
 def test_a_keyed_stream_becomes_a_table_of_latest_rows(spark: SparkSession, tmp_path: Path) -> None:
-    feed = Feed(spark, tmp_path / "in", "id int, v string, _offset long, _tombstone boolean")
-    sink = table_sink(tmp_path / "table", order="_offset", delete="_tombstone")
+    feed = Feed(spark, tmp_path / "in", f"id int, v string, {MESSAGE}")
+    sink = table_sink(tmp_path / "table")
     pipeline, checkpoint = pipeline_of(sink), tmp_path / "cp"
+    place = {"_partition": 0, "_timestamp": "2026-01-02T03:04:05Z"}
     feed.put(
-        {"id": 1, "v": "new", "_offset": 5},
-        {"id": 1, "v": "old", "_offset": 3},
-        {"id": 2, "v": "gone soon", "_offset": 4},
-        {"id": 3, "v": "stays", "_offset": 6},
+        {"id": 1, "v": "new", "_offset": 5, **place},
+        {"id": 1, "v": "old", "_offset": 3, **place},
+        {"id": 2, "v": "gone soon", "_offset": 4, **place},
+        {"id": 3, "v": "stays", "_offset": 6, **place},
     )
     feed.put(
-        {"id": 2, "_offset": 7, "_tombstone": True},
-        {"id": 1, "v": "newer", "_offset": 1},
-        {"id": 4, "v": "came and went", "_offset": 8},
-        {"id": 4, "_offset": 9, "_tombstone": True},
+        {"id": 2, "_offset": 7, "_tombstone": True, **place},
+        {"id": 1, "v": "newer", "_offset": 10, **place},
+        {"id": 4, "v": "came and went", "_offset": 8, **place},
+        {"id": 4, "_offset": 9, "_tombstone": True, **place},
     )
     drain(feed.frame, sink, pipeline, checkpoint)
     assert rows_of(sink) == [Row(id=1, v="newer"), Row(id=3, v="stays")]
@@ -250,7 +252,7 @@ def test_a_row_that_comes_late_does_not_replace_a_newer_one(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     """An order that is stored with the row also holds between batches."""
-    sink = table_sink(tmp_path / "table", order="at", delete="v = 'gone'")
+    sink = table_sink(tmp_path / "table", sequence_by="at", apply_as_deletes="v = 'gone'")
     merge = merger(spark, sink)
     merge(0, "(1, 'a', 5), (2, 'b', 5)")
     merge(1, "(1, 'late', 4), (2, 'gone', 4), (3, 'c', 1)")
@@ -270,13 +272,13 @@ def merger(spark: SparkSession, sink: CurrentTableSink) -> Callable[..., None]:
 
 def test_a_crash_at_any_step_leaves_a_whole_table(spark: SparkSession, tmp_path: Path) -> None:
     steps: list[str] = []
-    sink = table_sink(tmp_path / "all", order="at")
+    sink = table_sink(tmp_path / "all", sequence_by="at")
     merger(spark, sink)(0, "(1, 'a', 1), (2, 'b', 1)", step=steps.append)
     assert len(set(steps)) == len(steps) > 6
     second = "(2, 'B', 2), (3, 'c', 2)"
     for at, crash_at in enumerate(steps):
         directory = shutil.copytree(tmp_path / "all", tmp_path / f"crash-{at}", symlinks=True)
-        sink = table_sink(directory, order="at")
+        sink = table_sink(directory, sequence_by="at")
         merge = merger(spark, sink)
 
         def crash(step: str, crash_at: str = crash_at) -> None:
@@ -301,7 +303,7 @@ def test_a_crash_at_any_step_leaves_a_whole_table(spark: SparkSession, tmp_path:
 def test_the_version_before_the_last_stays_for_its_readers(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    sink = table_sink(tmp_path / "table", order="at")
+    sink = table_sink(tmp_path / "table", sequence_by="at")
     merge = merger(spark, sink)
     merge(0, "(1, 'a', 1)")
     version = current_table.current_version(Path(sink.path))
@@ -315,7 +317,7 @@ def test_the_version_before_the_last_stays_for_its_readers(
 
 def test_an_aggregation_upserts_its_changed_rows(spark: SparkSession, tmp_path: Path) -> None:
     feed = Feed(spark, tmp_path / "in", SHOP)
-    sink = table_sink(tmp_path / "table", key=("id",))
+    sink = table_sink(tmp_path / "table")
     totals = feed.frame.groupBy("id").count()
     feed.put({"id": 1}, {"id": 1}, {"id": 2})
     feed.put({"id": 1})
@@ -324,7 +326,7 @@ def test_an_aggregation_upserts_its_changed_rows(spark: SparkSession, tmp_path: 
 
 
 def test_a_row_without_a_key_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    merge = merger(spark, table_sink(tmp_path / "table", order="at"))
+    merge = merger(spark, table_sink(tmp_path / "table", sequence_by="at"))
     with pytest.raises(Exception, match=r"sink out: a row has no key \(id is null\); leave such"):
         merge(0, "(1, 'a', 1), (int(null), 'b', 1)")
 
@@ -352,9 +354,15 @@ def test_a_row_without_a_key_is_refused(spark: SparkSession, tmp_path: Path) -> 
             replace(file_sink(Path("o"), format="json"), path="s3://bucket/x"),
             "s3: is no file system this sink can write to; give a path",
         ),
-        (table_sink(Path("o"), key=()), "upserts need a key"),
-        (table_sink(Path("o"), order="offset"), "order: v has no column offset; did you mean _off"),
-        (table_sink(Path("o"), delete="gone"), "delete: 'gone' is no condition: "),
+        (table_sink(Path("o"), keys=()), "upserts need keys"),
+        (
+            table_sink(Path("o"), sequence_by="shp"),
+            "sequence_by: v has no column shp; did you mean",
+        ),
+        (
+            table_sink(Path("o"), apply_as_deletes="gone"),
+            "apply_as_deletes: 'gone' is no condition: ",
+        ),
     ],
 )
 def test_what_a_sink_cannot_do_is_told_before_it_starts(

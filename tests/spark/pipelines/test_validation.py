@@ -62,8 +62,8 @@ views:
     FROM orders GROUP BY window(at, '1 minute'), shop
 sinks:
   out: {from: totals, topic: out, key: shop}
-  current: {from: orders, current_table: now, key: id, delete: _tombstone}
-  latest: {from: totals, current_table: latest, key: [minute, shop]}
+  current: {from: orders, current_table: now, keys: id, apply_as_deletes: _tombstone}
+  latest: {from: totals, current_table: latest, keys: [minute, shop]}
 """
     assert told(HEAD + good) == []
 
@@ -163,6 +163,29 @@ views:
     ]
 
 
+def test_rows_that_cannot_be_sequenced(told: Told) -> None:
+    rest = """\
+  others: {topics: [orders, out], schema: "id bigint"}
+views:
+  offsets: SELECT id, shop, _offset FROM orders
+  both: |
+    SELECT id, _timestamp, _partition, _offset FROM orders
+    UNION ALL SELECT id, _timestamp, _partition, _offset FROM others
+sinks:
+  alone: {from: offsets, current_table: now, keys: id}
+  named: {from: orders, current_table: now, keys: id, sequence_by: _offset}
+  union: {from: both, current_table: now, keys: id}
+  several: {from: others, current_table: now, keys: id}
+  declared: {from: both, current_table: now, keys: id, sequence_by: _timestamp}
+"""
+    lines = [line.partition(": sink ")[2] for line in told(HEAD + rest)]
+    assert [line.partition(":")[0] for line in lines] == ["alone", "named", "union", "several"]
+    assert "let offsets have _timestamp and _partition too, or name a column" in lines[0]
+    assert "offsets of two partitions cannot be compared; leave sequence_by out" in lines[1]
+    for line in lines[2:]:
+        assert "comes of several topics (orders, out), whose offsets cannot be compared" in line
+
+
 def test_what_a_sink_cannot_do_with_its_rows(told: Told) -> None:
     rest = """\
 views:
@@ -181,8 +204,8 @@ sinks:
   texts: {from: orders, topic: out, format: string}
   parted: {from: orders, files: out, format: json, partition_by: [tags]}
   tabled: {from: orders, files: out, format: csv}
-  merged: {from: orders, current_table: now, key: tags, order: tags, delete: shop}
-  unordered: {from: plain, current_table: now, key: id}
+  merged: {from: orders, current_table: now, keys: tags, sequence_by: tags, apply_as_deletes: shop}
+  unordered: {from: plain, current_table: now, keys: id}
 """
     lines = told(HEAD + rest)
     assert lines[:6] == [
@@ -203,14 +226,16 @@ sinks:
         " sink headed", " sink texts", " sink parted", " sink tabled",
     ]  # fmt: skip
     assert lines[10:] == [
-        "shop.yaml:25:3: sink merged: delete: 'shop' is no condition: Cannot resolve \"shop\" due "
-        'to data type mismatch: Filter expression "shop" of type "STRING" is not a boolean.',
-        "shop.yaml:25:3: sink merged: key: tags is map<string,string>; Spark cannot tell two of "
+        "shop.yaml:25:3: sink merged: apply_as_deletes: 'shop' is no condition: Cannot resolve "
+        '"shop" due to data type mismatch: Filter expression "shop" of type "STRING" is not a '
+        "boolean.",
+        "shop.yaml:25:3: sink merged: keys: tags is map<string,string>; Spark cannot tell two of "
         "these apart, name another column",
-        "shop.yaml:25:3: sink merged: order: tags is map<string,string>; Spark cannot tell which "
-        "of two is greater, name another column",
+        "shop.yaml:25:3: sink merged: sequence_by: tags is map<string,string>; Spark cannot tell "
+        "which of two is greater, name another column",
         "shop.yaml:26:3: sink unordered: which of two rows of plain with the same key is newer? "
-        "add order: with a column that grows, or select _offset too",
+        "add sequence_by: with a column that grows, or select _timestamp, _partition and _offset "
+        "too",
     ]
 
 

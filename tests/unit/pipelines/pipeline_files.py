@@ -75,8 +75,8 @@ views:
 sinks:
   topic: {from: one, topic: out, key: [a, b], format: string, headers: h, mode: update}
   files: {from: drops, files: out/, format: parquet, partition_by: day}
-  table: {from: two, current_table: current/, key: id, order: _offset, delete: _tombstone}
-  jdbc: {from: four, jdbc: "jdbc:postgresql://h/db", table: t, user: u, mode: upsert, key: id}
+  table: {from: two, current_table: current/, keys: id, sequence_by: at, apply_as_deletes: gone}
+  jdbc: {from: four, jdbc: "jdbc:postgresql://h/db", table: t, user: u, mode: upsert, keys: id}
   delta: {from: Three, delta: d, mode: complete}
 tests:
   first test:

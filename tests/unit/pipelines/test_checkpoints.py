@@ -80,6 +80,16 @@ def test_sink_and_mode() -> None:
     ]
 
 
+def test_what_tells_the_newer_row() -> None:
+    sink = {"kind": "delta", "path": "/table", "key": ["id"]}
+    (found,) = differences(
+        {**flow(), "sink": sink}, {**flow(), "sink": {**sink, "sequence_by": "at"}}, same_spark=True
+    )
+    assert (found.old, found.new) == (
+        "delta /table by id", "delta /table by id, in the sequence of at"
+    )  # fmt: skip
+
+
 def test_state() -> None:
     other = [{"where": "totals", "what": "GROUP BY shop, day: sum(amount)"}]
     assert changed(stateful=other) == [

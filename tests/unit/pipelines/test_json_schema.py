@@ -109,10 +109,12 @@ TYPOS = [
     ("mode: update", "mode: upsert"),
     ("files: out/, format: parquet", "files: out/"),
     ("partition_by: day", "partition_by: []"),
-    ("key: id, order", "order"),
-    ("mode: upsert, key: id", "mode: upsert"),
-    ("mode: upsert, key: id", "mode: append, key: id"),
-    ("mode: upsert, key: id", "order: id"),
+    ("keys: id, sequence_by", "sequence_by"),
+    ("keys: id, sequence_by", "key: id, sequence_by"),
+    ("mode: upsert, keys: id", "mode: upsert"),
+    ("mode: upsert, keys: id", "mode: append, keys: id"),
+    ("mode: upsert, keys: id", "sequence_by: id"),
+    ("mode: upsert, keys: id", "mode: upsert, keys: id, tombstone_life: long"),
     ("given: {clicks: clicks.jsonl, ticks: []}", "gven: {clicks: clicks.jsonl}"),
     ("spark.sql.ansi.enabled: true", "spark.sql.ansi.enabled: [true]"),
 ]
@@ -147,12 +149,12 @@ ALTERNATIVES = [
     ("topics: [clicks, clicks.old]", "topic: clicks"),
     ("topics: [clicks, clicks.old]", "topics: clicks"),
     ("deduplicate: [id]", "deduplicate: id"),
-    ("mode: upsert, key: id", 'mode: "${MODE:-upsert}", key: id'),
+    ("mode: upsert, keys: id", 'mode: "${MODE:-upsert}", keys: id'),
     ("user: u, password", "user: 12, password"),
     ("rate: 100", 'rate: "${RATE:-5}"'),
     ("delay: 1 hour", 'delay: "${DELAY:-1 hour}"'),
     ("from: one", 'from: "${FROM:-one}"'),
-    ("key: id, order: _offset, delete: _tombstone", "key: [id]"),
+    ("keys: id, sequence_by: at, apply_as_deletes: gone", "keys: [id], tombstone_life: 2 days"),
 ]
 
 

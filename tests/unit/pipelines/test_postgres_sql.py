@@ -40,18 +40,37 @@ def test_rows_are_appended_in_the_order_of_the_batch() -> None:
     )
 
 
-def test_an_upsert_holds_back_older_rows() -> None:
-    merge = sql.Merge(TARGET, "s1", ["id", "v", "at"], ["id"], "at")
+def test_an_upsert_is_merged_by_its_keys() -> None:
+    merge = sql.Merge(TARGET, "s1", ["id", "v", "at"], ["id"])
     assert merge.insert().endswith(
         'FROM s1 s WHERE NOT s.d ON CONFLICT ("id") DO UPDATE SET "v" = excluded."v", '
-        '"at" = excluded."at" WHERE (t."at" IS NULL OR t."at" <= excluded."at")'
+        '"at" = excluded."at"'
     )
     assert merge.delete() == (
-        'DELETE FROM "public"."or""ders" AS t USING s1 s WHERE s.d AND t."id" = CAST(s.c0 AS uuid) '
-        'AND (t."at" IS NULL OR t."at" <= CAST(s.c2 AS timestamp))'
+        'DELETE FROM "public"."or""ders" AS t USING s1 s WHERE s.d AND t."id" = CAST(s.c0 AS uuid)'
     )
 
 
 def test_a_table_of_keys_alone_has_nothing_to_update() -> None:
     merge = sql.Merge(TARGET, "s1", ["id"], ["id"])
     assert merge.insert().endswith('WHERE NOT s.d ON CONFLICT ("id") DO NOTHING')
+
+
+def test_what_is_older_than_its_sequence_is_held_back() -> None:
+    merge = sql.Merge(TARGET, "s1", ["id", "v"], ["id"])
+    sequences = sql.Sequences(TARGET, ["id"], {"it's": "text"})
+    beside = sequences.name
+    assert beside.startswith('"public".ottla_sequences_')
+    assert sequences.create()[0] == (
+        f'CREATE TABLE {beside} (k0 uuid, q0 text COLLATE "C" NOT NULL, deleted_at timestamptz, '
+        "PRIMARY KEY (k0))"
+    )
+    assert sequences.create()[2].endswith("IS 'Ottla: sequences of public.or\"ders by it''s text'")
+    assert merge.hold_back(sequences) == [
+        f"DELETE FROM s1 s USING {beside} t WHERE t.k0 = CAST(s.c0 AS uuid) AND t.q0 > s.q0"
+    ]
+    assert merge.remember(sequences) == (
+        f"INSERT INTO {beside} (k0, q0, deleted_at) SELECT CAST(s.c0 AS uuid), q0, "
+        "CASE WHEN s.d THEN now() END FROM s1 s "
+        "ON CONFLICT (k0) DO UPDATE SET q0 = excluded.q0, deleted_at = excluded.deleted_at"
+    )

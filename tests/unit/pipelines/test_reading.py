@@ -114,11 +114,12 @@ def test_every_kind_of_view_and_sink(tmp_path: Path) -> None:
     assert (files.input, files.path) == ("drops", str(tmp_path / "out"))
     assert files.partition_by == ("day",)
     assert isinstance(table, CurrentTableSink)
-    assert (table.mode, table.key) == ("upsert", ("id",))
-    assert (table.order, table.delete) == ("_offset", "_tombstone")
+    assert (table.mode, table.keys) == ("upsert", ("id",))
+    assert (table.sequence_by, table.apply_as_deletes) == ("at", "gone")
+    assert table.tombstone_life_s == 7 * 24 * 3600
     jdbc, delta = sinks["jdbc"], sinks["delta"]
     assert isinstance(jdbc, JdbcSink)
-    assert (jdbc.mode, jdbc.key, jdbc.password) == ("upsert", ("id",), None)
+    assert (jdbc.mode, jdbc.keys, jdbc.password) == ("upsert", ("id",), None)
     assert isinstance(delta, DeltaSink)
     assert (delta.mode, delta.path) == ("complete", str(tmp_path / "d"))
 
@@ -348,12 +349,21 @@ def test_a_wrong_source_gets_a_line(source: str, expected: str, tmp_path: Path) 
          "is no option of a topic"),
         ("{from: orders, files: x, format: json, mode: complete}", "sinks.s.mode is 'complete'; "
          "wanted: append"),
-        ("{from: orders, current_table: x}", "the key key is missing in sinks.s; add it: a "
+        ("{from: orders, current_table: x}", "the key keys is missing in sinks.s; add it: a "
          "column's name, for example shop, or a list of such"),
-        ("{from: orders, current_table: x, key: k, mode: append}", "sinks.s.mode is 'append'; "
+        ("{from: orders, current_table: x, keys: k, mode: append}", "sinks.s.mode is 'append'; "
          "wanted: upsert"),
-        ("{from: orders, delta: x, mode: upsert}", "mode: upsert in sinks.s needs the key key; "),
-        ("{from: orders, delta: x, delete: d}", "sinks.s.delete goes only with mode: upsert; "),
+        ("{from: orders, delta: x, mode: upsert}", "mode: upsert in sinks.s needs the key keys; "),
+        ("{from: orders, delta: x, tombstone_life: 1 day}", "sinks.s.tombstone_life goes only with "
+         "mode: upsert; "),
+        ("{from: orders, delta: x, mode: upsert, keys: k, tombstone_life: 1}", "sinks.s."
+         "tombstone_life is '1'; wanted: a duration"),
+        ("{from: orders, delta: x, mode: upsert, keys: k, order: d}", "the key order is unknown in "
+         "sinks.s; it is called sequence_by there"),
+        ("{from: orders, current_table: x, keys: k, delete: d}", "the key delete is unknown in "
+         "sinks.s; it is called apply_as_deletes there"),
+        ("{from: orders, delta: x, key: k}", "the key key is unknown in sinks.s; it is called keys "
+         "there"),
         ("{from: orders, delta: x, partition_by: {a: b}}", "sinks.s.partition_by is a mapping; "
          "wanted: a column's name, for example shop"),
     ],

@@ -1,0 +1,325 @@
+"""Upserts: of the rows of a key the newest stays, whatever comes late, in every kind of table.
+
+Stories are told with messages: (id, v, seconds, partition, offset), where v is null in tombstones.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import DataFrame, SparkSession
+
+from ottla.pipelines import current_table, jdbc, sinks
+from ottla.pipelines.batches import Batch
+from ottla.pipelines.model import CurrentTableSink, JdbcSink, TableSink, TopicSource
+from ottla.pipelines.problems import PipelineFailed
+from spark.kit.flows import PLACE, pipeline_of
+from spark.kit.postgres import PASSWORD, USER, Postgres
+
+NUMBERS = itertools.count()
+
+Message: TypeAlias = tuple[int, str | None, int, int, int]
+Rows: TypeAlias = list[tuple[Any, ...]]
+MESSAGE = "id int, v string, seconds int, _partition int, _offset long"
+
+
+class Table:
+    """A table of one kind, which takes batches of messages."""
+
+    def __init__(self, spark: SparkSession, sink: TableSink, rows: Callable[[str], Rows]) -> None:
+        self.sink = sink
+        self._spark = spark
+        self._rows = rows
+        self._numbers = itertools.count()
+
+    def put(self, *messages: Message) -> list[str]:
+        """What the table holds after the batch, as `id v`."""
+        self.merge(messages_frame(self._spark, messages))
+        return [f"{id} {v}" for id, v in self.rows("id, v")]
+
+    def merge(self, frame: DataFrame) -> None:
+        batch = Batch.of_stream("a-query", next(self._numbers))
+        if isinstance(self.sink, CurrentTableSink):
+            current_table.merge(frame, pipeline_of(self.sink), self.sink, batch)
+        else:
+            assert isinstance(self.sink, JdbcSink)
+            jdbc.write(frame, pipeline_of(self.sink), self.sink, batch)
+
+    def rows(self, columns: str) -> Rows:
+        """Sorted."""
+        return self._rows(columns)
+
+    def having(self, **more: Any) -> Table:
+        """The same table with other settings."""
+        other = Table(self._spark, replace(self.sink, **more), self._rows)
+        other._numbers = self._numbers
+        return other
+
+
+def messages_frame(spark: SparkSession, messages: Iterable[Message]) -> DataFrame:
+    frame = spark.createDataFrame(list(messages), MESSAGE)
+    time = "timestamp_seconds(seconds) AS _timestamp"
+    return frame.selectExpr("id", "v", time, "_partition", "_offset", "v IS NULL AS _tombstone")
+
+
+MakeTable: TypeAlias = Callable[..., Table]
+
+
+@pytest.fixture(params=["current table", "PostgreSQL"])
+def table(request: pytest.FixtureRequest, spark: SparkSession, tmp_path: Path) -> MakeTable:
+    """Makes a table that nobody has used; `columns` are those of the database."""
+
+    def make(columns: str = "id int, v text, PRIMARY KEY (id)", **more: Any) -> Table:
+        name = f"upserted_{next(NUMBERS)}"
+        named = {"name": f"sink_{name}", "place": PLACE, "input": "v", "mode": "upsert"}
+        more = {"keys": ("id",), **named, **more}
+        if request.param == "current table":
+            path = tmp_path / name
+
+            def read(columns: str) -> Rows:
+                found = pq.read_table(path / "current").to_pylist()
+                return sorted(tuple(row[one] for one in columns.split(", ")) for row in found)
+
+            return Table(spark, CurrentTableSink(**more, path=str(path)), read)
+        postgres: Postgres = request.getfixturevalue("postgres")
+        postgres.rows(f"CREATE TABLE {name} ({columns})")
+
+        def ask(columns: str) -> Rows:
+            lines = postgres.rows(f"SELECT {columns} FROM {name}")
+            return sorted(tuple(map(_value, line.split("|"))) for line in lines)
+
+        login = {"url": postgres.url, "user": USER, "password": PASSWORD}
+        return Table(spark, JdbcSink(**more, **login, table=name), ask)
+
+    return make
+
+
+def _value(text: str) -> Any:
+    return int(text) if text.isdigit() else text or None
+
+
+# ------------------------------------------------------------------------- the place in the topic
+
+
+def test_of_two_partitions_the_later_row_stays_whatever_the_offsets(table: MakeTable) -> None:
+    """A key moves when a topic grows partitions, or when producers choose them differently."""
+    there = table()
+    found = there.put((1, "old", 10, 0, 500), (1, "new", 20, 1, 3), (2, "b", 10, 0, 501))
+    assert found == ["1 new", "2 b"]
+    assert there.put((1, "late", 15, 2, 900), (2, "c", 5, 0, 502)) == ["1 new", "2 c"]
+
+
+def test_within_a_partition_the_offset_counts_whatever_the_clocks_say(table: MakeTable) -> None:
+    there = table()
+    assert there.put((1, "first", 50, 0, 1), (1, "second", 40, 0, 2)) == ["1 second"]
+    assert there.put((1, "third", 30, 0, 3)) == ["1 third"]
+    # Not later than the row which the third one has replaced.
+    assert there.put((1, "elsewhere", 45, 1, 9)) == ["1 third"]
+    assert there.put((1, "fourth", 20, 0, 4), (1, "elsewhere", 48, 1, 10)) == ["1 fourth"]
+    assert there.put((1, "elsewhere", 51, 1, 11)) == ["1 elsewhere"]
+
+
+def test_a_topic_that_is_read_again_changes_nothing(table: MakeTable) -> None:
+    there = table()
+    story = ((1, "a", 60, 0, 1), (1, "b", 50, 0, 2), (2, "c", 1, 0, 3), (2, None, 2, 1, 1))
+    # The first offsets were not read the first time.
+    for messages in (story[1:], story, story[:1], story[1:2], story[2:3]):
+        assert there.put(*messages) == ["1 b"]
+
+
+# -------------------------------------------------------------------------------- removed keys
+
+
+def test_a_removed_key_does_not_come_back_with_a_row_that_is_older(table: MakeTable) -> None:
+    there = table()
+    assert there.put((1, None, 30, 0, 8), (1, "older", 20, 1, 9), (2, "b", 1, 0, 9)) == ["2 b"]
+    assert there.put((1, "older still", 10, 1, 10), (2, None, 40, 1, 11)) == []
+    assert there.put((1, "late", 29, 1, 12), (2, "late", 39, 0, 10)) == []
+    assert there.put((1, "anew", 31, 1, 13)) == ["1 anew"]
+
+
+def test_a_row_that_comes_after_the_life_of_the_tombstone_is_taken(table: MakeTable) -> None:
+    """As the docs say: nothing is known of the removal any more."""
+    there = table()
+    there.put((1, None, 30, 0, 1))
+    assert there.put((1, "older", 20, 1, 9)) == []
+    assert there.having(tombstone_life_s=0.0).put((1, "older", 20, 1, 9)) == ["1 older"]
+    assert there.put((1, "oldest", 10, 1, 8)) == ["1 older"]
+
+
+def test_deletes_are_what_the_file_says(table: MakeTable) -> None:
+    there = table(apply_as_deletes="v = 'gone'")
+    assert there.put((1, "gone", 1, 0, 1), (2, "b", 1, 0, 2)) == ["2 b"]
+    kept = table(apply_as_deletes="false")
+    assert kept.put((1, None, 1, 0, 1)) == ["1 None"]
+
+
+# --------------------------------------------------------------------------- a declared sequence
+
+
+def test_a_declared_sequence_also_holds_where_it_is_not_written(table: MakeTable) -> None:
+    there = table(sequence_by="_timestamp")
+    assert there.put((1, "new", 20, 0, 1), (1, "old", 10, 0, 2)) == ["1 new"]
+    assert there.put((1, "old", 19, 0, 3)) == ["1 new"]
+    assert there.put((1, "same time", 20, 0, 4)) == ["1 same time"]
+    assert there.put((1, None, 21, 0, 5)) == []
+    assert there.put((1, "late", 20, 0, 6)) == []
+
+
+def test_texts_are_sequenced_by_their_bytes(table: MakeTable) -> None:
+    """As Spark does; a database left alone would put Z between a and b, or after both."""
+    there = table("id int, v text, at text, PRIMARY KEY (id)", sequence_by="at")
+
+    def put(v: str, at: str) -> None:
+        there.merge(there._spark.createDataFrame([(1, v, at)], "id int, v string, at string"))
+
+    put("large", "Z")
+    put("small", "a")
+    put("large again", "Y")
+    assert there.rows("v") == [("small",)]
+
+
+def test_another_sequence_for_the_same_table_is_refused(table: MakeTable) -> None:
+    there = table()
+    there.put((1, "a", 1, 0, 1))
+    with pytest.raises(
+        PipelineFailed, match=r"sink sink_\w+: .*_offset.* cannot be compared"
+    ) as no:
+        there.having(sequence_by="_timestamp").put((1, "b", 1, 0, 2))
+    assert len(str(no.value).splitlines()) == 1
+    assert there.rows("v") == [("a",)]
+
+
+def test_a_row_without_a_sequence_ends_the_run(table: MakeTable) -> None:
+    there = table(sequence_by="v")
+    line = r"a row has no sequence \(v is null\); leave such rows out in a view"
+    with pytest.raises(Exception, match=line):
+        there.put((1, None, 1, 0, 1))
+
+
+# ---------------------------------------------------------------------------- before it starts
+
+
+def told(spark: SparkSession, columns: str, *topics: str, **more: Any) -> list[str]:
+    frame = spark.createDataFrame([], f"id int, v string{columns}")
+    sink = CurrentTableSink(
+        name="out", place=PLACE, input="v", mode="upsert", keys=("id",), path="o", **more
+    )
+    sources = [TopicSource(name=topic, place=PLACE, topics=(topic,)) for topic in topics]
+    return [one.text for one in sinks.problems(sink, frame, sources)]
+
+
+def test_what_cannot_be_compared_is_refused_with_what_to_add(spark: SparkSession) -> None:
+    place = ", _timestamp timestamp, _partition int, _offset long"
+    assert told(spark, place, "a") == []
+    assert told(spark, place, "a", "b", sequence_by="v") == []
+    assert told(spark, place, "a", "b") == [
+        "sink out: v comes of several topics (a, b), whose offsets cannot be compared; name a "
+        "column by sequence_by that tells which of two rows is newer"
+    ]
+    assert told(spark, ", _offset long", "a") == [
+        "sink out: by _offset alone rows of two partitions cannot be compared; let v have "
+        "_timestamp and _partition too, or name a column by sequence_by"
+    ]
+    (line,) = told(spark, place, "a", sequence_by="_offset")
+    assert line.startswith("sink out: sequence_by: _offset: offsets of two partitions cannot be ")
+
+
+# ------------------------------------------------------------------------- any order, any batches
+
+Case: TypeAlias = list[Message]
+
+
+def split(events: Sequence[Any], parts: int, chance: random.Random) -> list[list[Any]]:
+    """In this order, into so many batches."""
+    cuts = sorted(chance.randint(0, len(events)) for _ in range(parts - 1))
+    edges = [0, *cuts, len(events)]
+    return [list(events[a:b]) for a, b in itertools.pairwise(edges)]
+
+
+def interleaved(case: Case, chance: random.Random) -> Case:
+    """As a reader may see them: each partition in its order."""
+    waiting = {one: [each for each in case if each[3] == one] for one in {m[3] for m in case}}
+    seen: Case = []
+    while any(waiting.values()):
+        partition = chance.choice([one for one, left in waiting.items() if left])
+        seen.append(waiting[partition].pop(0))
+    return seen
+
+
+def left_by_place(case: Case) -> str | None:
+    """Message by message, and nothing forgotten."""
+    times: dict[int, int] = {}
+    best: tuple[tuple[int, int, int], str | None] | None = None
+    for _, v, seconds, partition, offset in sorted(case, key=lambda one: (one[3], one[4])):
+        times[partition] = max(seconds, times.get(partition, 0))
+        place = (times[partition], partition, offset)
+        if best is None or place > best[0]:
+            best = (place, v)
+    return best[1] if best else None
+
+
+def case_of_places() -> st.SearchStrategy[Case]:
+    one = st.tuples(st.integers(0, 2), st.integers(1, 6), st.booleans())
+    return st.lists(one, min_size=1, max_size=7).map(
+        lambda rows: [
+            (0, None if gone else f"v{at}", seconds, partition, at)
+            for at, (partition, seconds, gone) in enumerate(rows)
+        ]
+    )
+
+
+any_way = settings(
+    max_examples=2,
+    deadline=None,
+    phases=[Phase.explicit, Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+
+
+@any_way
+@given(cases=st.lists(case_of_places(), min_size=40, max_size=40), seed=st.integers(0, 2**32))
+def test_any_batches_leave_what_the_messages_say(
+    table: MakeTable, cases: list[Case], seed: int
+) -> None:
+    """Each case is a key of its own, so that one job of Spark tries them all."""
+    chance = random.Random(seed)
+    there = table()
+    split_up = [split(interleaved(case, chance), 3, chance) for case in cases]
+    found: list[str] = []
+    for at in range(3):
+        batch = [(key, *each[1:]) for key, parts in enumerate(split_up) for each in parts[at]]
+        found = there.put(*batch)
+    wanted = [(key, left_by_place(case)) for key, case in enumerate(cases)]
+    assert found == [f"{key} {v}" for key, v in wanted if v is not None]
+
+
+@any_way
+@given(cases=st.lists(case_of_places(), min_size=40, max_size=40), seed=st.integers(0, 2**32))
+def test_any_order_leaves_what_the_sequence_says(
+    table: MakeTable, cases: list[Case], seed: int
+) -> None:
+    """Also with rows that come twice."""
+    chance = random.Random(seed)
+    there = table(sequence_by="_timestamp", apply_as_deletes="v IS NULL")
+    found: list[str] = []
+    split_up = []
+    for case in cases:
+        numbered = [(0, v, at, 0, 0) for at, (_, v, *_) in enumerate(case)]
+        again = numbered + chance.sample(numbered, len(numbered) // 2)
+        chance.shuffle(again)
+        split_up.append(split(again, 3, chance))
+    for at in range(3):
+        batch = [(key, *each[1:]) for key, parts in enumerate(split_up) for each in parts[at]]
+        found = there.put(*batch)
+    wanted = [(key, case[-1][1]) for key, case in enumerate(cases)]
+    assert found == [f"{key} {v}" for key, v in wanted if v is not None]
