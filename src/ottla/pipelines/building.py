@@ -332,6 +332,7 @@ def _upserts(found: Found) -> dict[str, Any]:
         "sequence_by": found["sequence_by"],
         "apply_as_deletes": found["apply_as_deletes"],
         "tombstone_life_s": seconds(found["tombstone_life"]),
+        "stored_as_scd_type": found["stored_as_scd_type"] or 1,
     }
 
 

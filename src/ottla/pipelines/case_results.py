@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from ottla.pipelines import history
 from ottla.pipelines.case_files import BadCase
 from ottla.pipelines.model import Pipeline, Sink, TableSink
 from ottla.pipelines.problems import Problem
 from ottla.pipelines.upserts import (
     ARRIVAL,
     DELETED,
+    END,
+    START,
     changes,
     is_upsert,
     newest,
@@ -60,7 +63,11 @@ class Result:
             return pa.struct([pa.field("value", pa.string()), pa.field("reason", pa.string())])
         if self._table is not None:
             names = written_columns(self._table, self._frame.columns)
-            return pa.struct([field for field in columns if field.name in names])
+            kept = [field for field in columns if field.name in names]
+            if self._table.stored_as_scd_type == 2:
+                by = columns.field(self._table.sequence_by).type
+                kept += [pa.field(START, by), pa.field(END, by)]
+            return pa.struct(kept)
         return columns
 
     @property
@@ -147,8 +154,12 @@ class Result:
             for at, changed in enumerate(self._changes)
         ]
         rows = self._frame.sparkSession.createDataFrame(pa.concat_tables(arrived))
-        latest = newest(rows, table, sequence_of(table, self._frame.columns))
         names = written_columns(table, self._frame.columns)
+        if table.stored_as_scd_type == 2:
+            latest = history.told_anew(rows, table)
+            names += [START, END]
+        else:
+            latest = newest(rows, table, sequence_of(table, self._frame.columns))
         there = latest.where(f"NOT {quote(DELETED)}").select(*map(quote, names))
         held: list[Row] = there.toArrow().to_pylist(maps_as_pydicts="strict")
         return held

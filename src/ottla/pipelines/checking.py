@@ -293,6 +293,8 @@ def wanted(kind: Kind) -> str:
         example = f", for example {kind.example}" if kind.example else ""
         return f"{kind.words}{example}"
     if isinstance(kind, Whole):
+        if kind.most == kind.least + 1:
+            return f"{kind.least} or {kind.most}"
         return f"a whole number from {kind.least}"
     if isinstance(kind, Version):
         return f"{kind.number}"

@@ -24,14 +24,17 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ottla.pipelines import history
 from ottla.pipelines.batches import Batch
 from ottla.pipelines.file_sinks import local_path
 from ottla.pipelines.model import CurrentTableSink, Pipeline
+from ottla.pipelines.problems import PipelineFailed
 from ottla.pipelines.upserts import (
     ARRIVAL,
     DELETED,
     DELETED_AT,
     SEQUENCE,
+    START,
     changes,
     newest,
     quote,
@@ -124,11 +127,14 @@ def _write(
     merged = _merged(frame, sink, names, last).persist()
     try:
         step("write")
-        rows = merged.where(~F.col(quote(DELETED))).drop(SEQUENCE, DELETED, DELETED_AT)
+        if sink.stored_as_scd_type == 2:
+            rows, sequences = history.rows_of(merged), history.kept_beside(merged, sink)
+        else:
+            rows = merged.where(~F.col(quote(DELETED))).drop(SEQUENCE, DELETED, DELETED_AT)
+            sequences = merged.select(*map(quote, (*sink.keys, SEQUENCE, DELETED_AT)))
         rows.coalesce(files).write.parquet(str(new))
         step("write sequences")
         if names:
-            sequences = merged.select(*map(quote, (*sink.keys, SEQUENCE, DELETED_AT)))
             sequences.coalesce(files).write.parquet(str(new / SEQUENCES))
     finally:
         merged.unpersist()
@@ -145,6 +151,8 @@ def _merged(
     if last is not None:
         old = _stored(frame.sparkSession, sink, names, last).withColumn(ARRIVAL, F.lit(0))
         both = old.unionByName(both, allowMissingColumns=True)
+    if sink.stored_as_scd_type == 2:
+        return history.told_anew(both, sink)
     return newest(both, sink, names).drop(ARRIVAL)
 
 
@@ -155,6 +163,11 @@ def _stored(
     from pyspark.sql import functions as F  # noqa: N812
 
     rows = spark.read.parquet(str(last))
+    if (START in rows.columns) != (sink.stored_as_scd_type == 2):
+        raise PipelineFailed(
+            f"sink {sink.name}: {sink.path} is no table of type {sink.stored_as_scd_type}; write "
+            "to another directory"
+        )
     if not (names and (last / SEQUENCES).is_dir()):
         nothing = F.lit(None)
         old = rows.withColumn(DELETED, F.lit(False)).withColumn(
@@ -163,6 +176,9 @@ def _stored(
         return old if names else old.withColumn(SEQUENCE, F.struct(F.lit(0).alias("none")))
     stored = spark.read.parquet(str(last / SEQUENCES))
     known = remembered(stored, sink, names, sink.path)
+    if sink.stored_as_scd_type == 2:
+        beside = known.withColumn(DELETED, F.lit(True))
+        return history.events_of(rows, sink).unionByName(beside, allowMissingColumns=True)
     gone = F.col(quote(DELETED_AT)).isNotNull()
     both = rows.join(known, list(sink.keys), "full").withColumn(DELETED, gone)
     # As they stood: a join puts its keys in front.

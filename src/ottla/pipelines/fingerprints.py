@@ -163,7 +163,11 @@ def _identity_of_sink(sink: Sink, pipeline: Pipeline) -> Document:
 def _rows_of(sink: TableSink) -> Document:
     """What names a row, and what tells which is newer: stored rows were compared by it."""
     named: Document = {"key": list(sink.keys)}
-    return named if sink.sequence_by is None else {**named, "sequence_by": sink.sequence_by}
+    if sink.sequence_by is not None:
+        named["sequence_by"] = sink.sequence_by
+    if sink.stored_as_scd_type != 1:
+        named["scd_type"] = f"of type {sink.stored_as_scd_type}"
+    return named
 
 
 def _without_name(source: Document) -> Document:

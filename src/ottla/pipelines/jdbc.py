@@ -23,11 +23,14 @@ from ottla.pipelines import postgres_sql as sql
 from ottla.pipelines.batches import Batch
 from ottla.pipelines.database import TIMEOUTS, Database, DatabaseFailed, failure, is_of_database
 from ottla.pipelines.model import JdbcSink, Pipeline
+from ottla.pipelines.postgres_history import Deletes, History
 from ottla.pipelines.problems import PipelineFailed, Problem
 from ottla.pipelines.upserts import (
     DELETED,
+    END,
     PLACE,
     SEQUENCE,
+    START,
     changes,
     problem,
     quote,
@@ -138,7 +141,12 @@ class _Write:
         if not names:
             return None
         types = {one: sql.column_type(frame.schema[one].dataType) or "" for one in names}
-        return sql.Sequences(target, [target.column(one) or one for one in self.sink.keys], types)
+        kind = Deletes if self._is_history else sql.Sequences
+        return kind(target, [target.column(one) or one for one in self.sink.keys], types)
+
+    @property
+    def _is_history(self) -> bool:
+        return self.sink.mode == "upsert" and self.sink.stored_as_scd_type == 2
 
     def _target(self, frame: DataFrame) -> sql.Target:
         """The table as it is, which must have a column for each of ours."""
@@ -153,9 +161,14 @@ class _Write:
             if found:
                 break
         columns = written_columns(self.sink, frame.columns)
+        types = {one: sql.column_type(frame.schema[one].dataType) or "" for one in columns}
+        keys = list(self.sink.keys)
+        if self._is_history:
+            by = sql.column_type(frame.schema[self.sink.sequence_by or ""].dataType) or ""
+            types |= {START: by, END: by}
+            keys.append(START)
         if not found:
-            types = {one: sql.column_type(frame.schema[one].dataType) or "" for one in columns}
-            create = sql.create_target(self.sink.table, types, self.sink.keys)
+            create = sql.create_target(self.sink.table, types, keys)
             raise DatabaseFailed(f"there is no table {self.sink.table}; create it: {create}")
         has = self.database.rows(
             "SELECT attname, format_type(atttypid, atttypmod) FROM pg_attribute "
@@ -164,7 +177,7 @@ class _Write:
         )
         schema, table = found[0]
         target = sql.Target(schema, table, {row[0]: row[1] for row in has})
-        for one in columns:
+        for one in types:
             if target.column(one) is None:
                 near = get_close_matches(one, target.types, 1)
                 hint = f"did you mean {near[0]}?" if near else "add it, or leave it out in a view"
@@ -191,7 +204,8 @@ class _Write:
 
     def _keep_sequences(self, sequences: sql.Sequences) -> None:
         found = self.database.rows(
-            "SELECT obj_description(oid) FROM pg_class WHERE oid = to_regclass(?)", sequences.name
+            "SELECT obj_description(oid, 'pg_class') FROM pg_class WHERE oid = to_regclass(?)",
+            sequences.name,
         )
         if not found:
             for statement in sequences.create():
@@ -231,12 +245,14 @@ class _Write:
         self._lock(self._prefix())
         if self._is_new(target):
             if sequences is not None:
-                self._hold_back(merge, sequences)
-            if merge.keys:
-                self.database.run(merge.delete())
-            self._insert(merge)
-            if sequences is not None:
-                self.database.run(merge.remember(sequences))
+                # Another pipeline may write to the same table.
+                self._lock(sequences.name)
+                self.database.run(sequences.forget(self.sink.tombstone_life_s))
+            if isinstance(sequences, Deletes):
+                for statement in History(merge, sequences).statements():
+                    self.database.run(statement)
+            else:
+                self._put_over(merge, sequences)
             step("note")
             note = (self.pipeline.name, self.sink.name, self.batch.query, self.batch.id)
             self.database.run(sql.record_batch(target.schema), *note)
@@ -244,13 +260,17 @@ class _Write:
         step("commit")
         self.database.commit()
 
-    def _hold_back(self, merge: sql.Merge, sequences: sql.Sequences) -> None:
-        # Another pipeline may write to the same table.
-        self._lock(sequences.name)
-        self.database.run(sequences.forget(self.sink.tombstone_life_s))
-        is_place = tuple(sequences.by) == PLACE
-        for statement in (merge.hold_back_places if is_place else merge.hold_back)(sequences):
-            self.database.run(statement)
+    def _put_over(self, merge: sql.Merge, sequences: sql.Sequences | None) -> None:
+        """Newer rows over those that are there; all of them, where nothing is to be compared."""
+        if sequences is not None:
+            is_place = tuple(sequences.by) == PLACE
+            for statement in (merge.hold_back_places if is_place else merge.hold_back)(sequences):
+                self.database.run(statement)
+        if merge.keys:
+            self.database.run(merge.delete())
+        self._insert(merge)
+        if sequences is not None:
+            self.database.run(merge.remember(sequences))
 
     def _insert(self, merge: sql.Merge) -> None:
         try:

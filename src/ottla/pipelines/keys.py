@@ -386,6 +386,14 @@ _TOMBSTONE_LIFE: Final = Key(
     default="7 days",
     allowed_when=_UPSERT,
 )
+_SCD_TYPE: Final = Key(
+    "stored_as_scd_type",
+    Whole(1, 2),
+    "What is kept of each key: 1 its latest row, 2 all its rows, with `__START_AT` and `__END_AT`: "
+    "from where to where in the sequence each holds.",
+    default="1",
+    allowed_when=_UPSERT,
+)
 _UPSERTS: Final = (_KEYS, _SEQUENCE_BY, _APPLY_AS_DELETES, _TOMBSTONE_LIFE)
 _PARTITION_BY: Final = Key("partition_by", Texts(_COLUMN), "Columns that become directories.")
 
@@ -433,7 +441,7 @@ _CURRENT_TABLE_SINK: Final = Fields(
     (
         _FROM,
         Key("current_table", _PATH, "A directory of Parquet with the latest row of each key."),
-        *_always(_UPSERTS),
+        *_always((*_UPSERTS, _SCD_TYPE)),
         _mode("Implied.", "upsert"),
     )
 )
@@ -446,6 +454,7 @@ _JDBC_SINK: Final = Fields(
         *_LOGIN,
         _mode("`upsert` keeps the latest row of each key.", "append", "upsert"),
         *_UPSERTS,
+        _SCD_TYPE,
         _options("Options of Spark's JDBC writer."),
     )
 )

@@ -181,6 +181,8 @@ class TableSink(Sink):
     sequence_by: str | None = None
     # A condition; None: the tombstones of the topic, where the rows know them.
     apply_as_deletes: str | None = None
+    # 1: the latest row of each key; 2: all of them, with where each begins and ends.
+    stored_as_scd_type: int = 1
     # So long a row that is older than its key's removal is held back.
     tombstone_life_s: float = 7 * 24 * 3600.0
 

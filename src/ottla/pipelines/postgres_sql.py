@@ -112,13 +112,17 @@ class Sequences:
     def describe(self) -> str:
         """What it was made for, kept as its comment."""
         by = ", ".join(f"{name} {kind}" for name, kind in self.by.items())
-        return f"Ottla: sequences of {self.target.schema}.{self.target.table} by {by}"
+        keys = ", ".join(f"{name} {self.target.types[name]}" for name in self.keys)
+        return f"Ottla: {self.target.schema}.{self.target.table}, keys {keys}, sequence by {by}"
+
+    def unique(self) -> Sequence[str]:
+        return [f"k{at}" for at in range(len(self.keys))]
 
     def create(self) -> list[str]:
         keys = [f"k{at} {self.target.types[one]}" for at, one in enumerate(self.keys)]
         numbers = [f"q{at} {kind} NOT NULL" for at, kind in enumerate(self.types)]
-        primary = ", ".join(f"k{at}" for at in range(len(self.keys)))
-        words = [*keys, *numbers, "deleted_at timestamptz", f"PRIMARY KEY ({primary})"]
+        primary = f"PRIMARY KEY ({', '.join(self.unique())})"
+        words = [*keys, *numbers, "deleted_at timestamptz", primary]
         comment = self.describe().replace("'", "''")
         return [
             f"CREATE TABLE {self.name} ({', '.join(words)})",
@@ -143,7 +147,7 @@ class Merge:
     def insert(self) -> str:
         """All rows; with keys, those that are not deleted, over others."""
         names = ", ".join(map(quote, self.columns))
-        values = ", ".join(map(self._value, self.columns))
+        values = ", ".join(map(self.value, self.columns))
         text = (
             f"INSERT INTO {self.target.name} AS t ({names}) SELECT {values} FROM {self.staging} s"
         )
@@ -157,7 +161,7 @@ class Merge:
         return f"{text} WHERE NOT s.{DELETED} {on} {do}"
 
     def delete(self) -> str:
-        same = " AND ".join(f"t.{quote(one)} = {self._value(one)}" for one in self.keys)
+        same = " AND ".join(f"t.{quote(one)} = {self.value(one)}" for one in self.keys)
         return (
             f"DELETE FROM {self.target.name} AS t USING {self.staging} s "
             f"WHERE s.{DELETED} AND {same}"
@@ -165,9 +169,7 @@ class Merge:
 
     def hold_back(self, sequences: Sequences) -> list[str]:
         """Leaves in the staging table one row of each key that is newer than what is stored."""
-        same = " AND ".join(
-            f"t.k{at} = {self._value(one)}" for at, one in enumerate(sequences.keys)
-        )
+        same = " AND ".join(f"t.k{at} = {self.value(one)}" for at, one in enumerate(sequences.keys))
         stored, new = _row("t", sequences), _row("s", sequences)
         older = f"DELETE FROM {self.staging} s USING {sequences.name} t WHERE {same} AND "
         return [older + f"{stored} > {new}"]
@@ -178,10 +180,8 @@ class Merge:
         Of one partition the greatest time up to an offset counts, in stored rows as in new ones;
         and the staging table has a row for each partition of a key.
         """
-        same = " AND ".join(
-            f"t.k{at} = {self._value(one)}" for at, one in enumerate(sequences.keys)
-        )
-        twins = " AND ".join(f"{self._value(one)} = {self._value(one, 'b')}" for one in self.keys)
+        same = " AND ".join(f"t.k{at} = {self.value(one)}" for at, one in enumerate(sequences.keys))
+        twins = " AND ".join(f"{self.value(one)} = {self.value(one, 'b')}" for one in self.keys)
         at_least = "SET q0 = greatest(s.q0, t.q0)"
         return [
             f"UPDATE {sequences.name} t {at_least} FROM {self.staging} s "
@@ -195,8 +195,8 @@ class Merge:
 
     def remember(self, sequences: Sequences) -> str:
         """The sequences of what is merged."""
-        keys = [f"k{at}" for at in range(len(sequences.keys))]
-        values = ", ".join(self._value(one) for one in sequences.keys)
+        keys = sequences.unique()
+        values = ", ".join(self.value(one) for one in sequences.keys)
         rest = [f"q{at}" for at in range(len(sequences.by))] + ["deleted_at"]
         sets = ", ".join(f"{one} = excluded.{one}" for one in rest)
         return (
@@ -205,7 +205,7 @@ class Merge:
             f"ON CONFLICT ({', '.join(keys)}) DO UPDATE SET {sets}"
         )
 
-    def _value(self, name: str, row: str = "s") -> str:
+    def value(self, name: str, row: str = "s") -> str:
         """In the type of its column: text is also how uuid, json and enumerations come."""
         return f"CAST({row}.c{self.columns.index(name)} AS {self.target.types[name]})"
 

@@ -45,6 +45,9 @@ SEQUENCE: Final = "_ottla_sequence"
 DELETED: Final = "_ottla_deleted"
 DELETED_AT: Final = "_ottla_deleted_at"
 ARRIVAL: Final = "_ottla_arrival"
+# Of tables of type 2, in the words of AUTO CDC: from where to where in the sequence a row holds.
+START: Final = "__START_AT"
+END: Final = "__END_AT"
 _RANK: Final = "_ottla_rank"
 
 
@@ -78,7 +81,7 @@ def changes(frame: DataFrame, sink: TableSink) -> DataFrame:
     """The newest row of each key as it is to be written, with SEQUENCE and DELETED.
 
     By place in the topic: the newest of each key and partition, since only what is stored can tell
-    which of them is the newest of all.
+    which of them is the newest of all. For tables of type 2: one row of each key and sequence.
     """
     from pyspark.sql import Window
     from pyspark.sql import functions as F  # noqa: N812
@@ -86,11 +89,13 @@ def changes(frame: DataFrame, sink: TableSink) -> DataFrame:
     rows, names = events(frame, sink), sequence_of(sink, frame.columns)
     same = [*map(quote, sink.keys)]
     if names != PLACE:
-        ties = [F.col(quote(name)) for name in _ties(frame, sink)]
-        window = Window.partitionBy(*same).orderBy(
-            *(column.desc_nulls_last() for column in (F.col(quote(SEQUENCE)), *ties))
-        )
-        return _first(rows, window).select(*map(quote, _written(sink, frame)))
+        ties = [F.col(quote(name)).desc_nulls_last() for name in _ties(frame, sink)]
+        sequence = F.col(quote(SEQUENCE)).desc()
+        if sink.stored_as_scd_type == 2:
+            once = same_event(rows, sink, *ties)
+        else:
+            once = _first(rows, Window.partitionBy(*same).orderBy(sequence, *ties))
+        return once.select(*map(quote, _written(sink, frame)))
     at = {name: F.col(quote(SEQUENCE)).getField(name) for name in PLACE}
     partition = Window.partitionBy(*same, at["_partition"])
     greatest = F.max(at["_timestamp"]).over(partition).alias("_timestamp")
@@ -151,6 +156,14 @@ def newest(rows: DataFrame, sink: TableSink, names: tuple[str, ...]) -> DataFram
         rows = rows.withColumn(SEQUENCE, F.struct(greatest, at["_partition"], at["_offset"]))
     newest_first = (sequence.desc_nulls_last(), arrival.desc())
     return _first(rows, Window.partitionBy(*same).orderBy(*newest_first))
+
+
+def same_event(rows: DataFrame, sink: TableSink, *order: Column) -> DataFrame:
+    """Of rows of one key and sequence the first by this order."""
+    from pyspark.sql import Window
+
+    same = map(quote, (*sink.keys, SEQUENCE))
+    return _first(rows, Window.partitionBy(*same).orderBy(*order))
 
 
 def _first(rows: DataFrame, window: WindowSpec) -> DataFrame:
@@ -214,6 +227,18 @@ def upsert_problems(sink: Sink, frame: DataFrame, sources: Sequence[Source] = ()
 def _sequence_problems(
     sink: TableSink, frame: DataFrame, sources: Sequence[Source]
 ) -> list[Problem]:
+    taken = [name for name in (START, END) if name in frame.columns]
+    if sink.stored_as_scd_type == 2 and taken:
+        text = (
+            f"{sink.input} has a column {taken[0]}, which a table of type 2 has itself; rename it"
+        )
+        return [problem(sink, text)]
+    if sink.stored_as_scd_type == 2 and sink.sequence_by is None:
+        text = (
+            "stored_as_scd_type: 2 needs sequence_by: a column that tells which of two rows is "
+            "newer, and whose values become __START_AT and __END_AT"
+        )
+        return [problem(sink, text)]
     if sink.sequence_by == "_offset":
         text = (
             "sequence_by: _offset: offsets of two partitions cannot be compared; leave sequence_by "

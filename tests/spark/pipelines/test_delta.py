@@ -57,6 +57,17 @@ def test_unknown_columns_are_told_before_it_starts(spark: SparkSession) -> None:
     ]
 
 
+def test_the_statements_are_such_as_spark_reads(spark: SparkSession, tmp_path: Path) -> None:
+    """Its parser knows MERGE without Delta."""
+    sink = delta_sink(tmp_path / "it's", mode="upsert", keys=("id", "the `day`"))
+    parser = spark._jsparkSession.sessionState().sqlParser()
+    for text in (
+        delta._merge(sink, "changes", ["id", "the `day`", "v"]),
+        delta._merge_sequences(sink, "changes"),
+    ):
+        assert "MergeIntoTable" in parser.parsePlan(text).toString()
+
+
 @needs_delta
 def test_a_stream_is_appended_each_row_once(lake: SparkSession, tmp_path: Path) -> None:
     feed = Feed(lake, tmp_path / "in", "id int, v string")
@@ -106,3 +117,46 @@ def test_upserts_keep_the_newest_row_of_each_key(lake: SparkSession, tmp_path: P
     assert rows_of(lake, sink) == kept
     write_once(values("(9, 'once', 9)"), sink, pipeline_of(sink))
     assert [row.v for row in rows_of(lake, sink)] == ["new", "c", "once"]
+    # What is older than the removal of its key does not bring it back.
+    write("(2, 'late', 5), (4, 'late', 1), (4, 'anew', 3)", 2)
+    assert [row.v for row in rows_of(lake, sink)] == ["new", "c", "anew", "once"]
+
+
+@needs_delta
+def test_rows_of_two_partitions_are_compared_by_time(lake: SparkSession, tmp_path: Path) -> None:
+    sink = delta_sink(tmp_path / "table", mode="upsert", keys=("id",))
+
+    def write(text: str, number: int) -> list[str]:
+        frame = lake.sql(
+            "SELECT id, v, timestamp_seconds(s) AS _timestamp, _partition, _offset, "
+            f"v = 'gone' AS _tombstone FROM VALUES {text} AS rows(id, v, s, _partition, _offset)"
+        )
+        delta.write(frame, pipeline_of(sink), sink, Batch.of_stream("a-query", number))
+        return [row.v for row in rows_of(lake, sink)]
+
+    assert write("(1, 'old', 10, 0, 500), (1, 'new', 20, 1, 3), (2, 'b', 1, 0, 1)", 0) == [
+        "new",
+        "b",
+    ]
+    assert write("(1, 'late', 15, 2, 900), (2, 'gone', 5, 1, 1)", 1) == ["new"]
+    assert write("(2, 'late', 4, 0, 2), (1, 'newer', 1, 1, 4)", 2) == ["newer"]
+
+
+@needs_delta
+def test_a_crash_between_table_and_sequences_is_mended_when_the_batch_comes_again(
+    lake: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sink = delta_sink(tmp_path / "table", mode="upsert", keys=("id",), sequence_by="at")
+
+    def write(text: str, number: int) -> None:
+        frame = lake.sql(f"SELECT * FROM VALUES {text} AS rows(id, v, at)")
+        delta.write(frame, pipeline_of(sink), sink, Batch.of_stream("a-query", number))
+
+    write("(1, 'a', 1)", 0)
+    with monkeypatch.context() as patched:
+        patched.setattr(delta, "_merge_sequences", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            write("(1, 'b', 5)", 1)
+    write("(1, 'b', 5)", 1)
+    write("(1, 'late', 4)", 2)
+    assert [row.v for row in rows_of(lake, sink)] == ["b"]

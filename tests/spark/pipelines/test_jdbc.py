@@ -130,6 +130,54 @@ def test_a_crash_at_any_step_leaves_a_whole_table(
         write(first, sink, 6)
 
 
+@pytest.mark.parametrize(
+    ("columns", "more", "wanted"),
+    [
+        ("id int PRIMARY KEY, v text", {}, ["2|B"]),
+        (
+            "id int, v text, __START_AT int, __END_AT int",
+            {"stored_as_scd_type": 2},
+            ["1|a|1|3", "2|B|2|", "2|b|1|2"],
+        ),
+    ],
+    ids=["type 1", "type 2"],
+)
+def test_an_upsert_that_is_cut_off_is_whole_when_it_comes_again(
+    spark: SparkSession,
+    postgres: Postgres,
+    table: MakeTable,
+    columns: str,
+    more: dict[str, Any],
+    wanted: list[str],
+) -> None:
+    """Rows and sequences are of one transaction: a row that comes late is held back after it."""
+    upsert = {"mode": "upsert", "keys": ("id",), "sequence_by": "_timestamp", **more}
+    for crash_at in ("merge", "note", "commit", "end"):
+        sink = table(columns, **upsert, apply_as_deletes="v IS NULL")
+
+        def frame(text: str) -> DataFrame:
+            return values(spark, text).withColumnRenamed("at", "_timestamp")
+
+        def crash(step: str, crash_at: str = crash_at) -> None:
+            if step == crash_at:
+                raise Crash
+
+        def found(sink: JdbcSink = sink) -> list[str]:
+            return postgres.rows(f"SELECT * FROM {sink.table} ORDER BY id, v")
+
+        write(frame("(1, 'a', 1), (2, 'b', 1)"), sink, 0)
+        before = found()
+        second = frame("(1, null, 3), (2, 'B', 2)")
+        with pytest.raises(Crash):
+            write(second, sink, 1, step=crash)
+        assert found() == (wanted if crash_at == "end" else before), crash_at
+        write(second, sink, 1)
+        assert sorted(found()) == sorted(wanted), crash_at
+        write(frame("(1, 'a', 1), (2, 'b', 1)"), sink, 2)
+        assert sorted(found()) == sorted(wanted), crash_at
+        assert left_over(postgres) == [], crash_at
+
+
 def test_a_second_run_beside_the_first_does_not_double_its_rows(
     spark: SparkSession, postgres: Postgres, table: MakeTable
 ) -> None:

@@ -234,6 +234,66 @@ def test_what_cannot_be_compared_is_refused_with_what_to_add(spark: SparkSession
     assert line.startswith("sink out: sequence_by: _offset: offsets of two partitions cannot be ")
 
 
+# -------------------------------------------------------------------------------------- type 2
+
+HISTORY = "id int, v text, __START_AT int, __END_AT int, PRIMARY KEY (id, __START_AT)"
+VERSIONS = "id, __START_AT, __END_AT, v"
+
+
+def put_events(there: Table, *events: tuple[int, str | None, int]) -> Rows:
+    """(id, v, n), where a row without v is a delete; what the table holds then, as VERSIONS."""
+    frame = there._spark.createDataFrame(list(events), "id int, v string, n int")
+    # Under a name that is not written, so that the sequence is only in its own columns.
+    there.merge(frame.withColumnRenamed("n", "_timestamp"))
+    return there.rows(VERSIONS)
+
+
+@pytest.fixture
+def versions(table: MakeTable) -> Callable[[], Table]:
+    return lambda: table(
+        HISTORY, stored_as_scd_type=2, sequence_by="_timestamp", apply_as_deletes="v IS NULL"
+    )
+
+
+def test_every_version_of_a_row_is_kept_with_where_it_holds(
+    versions: Callable[[], Table],
+) -> None:
+    there = versions()
+    assert put_events(there, (1, "a", 1), (1, "c", 5), (2, "x", 3)) == [
+        (1, 1, 5, "a"), (1, 5, None, "c"), (2, 3, None, "x"),
+    ]  # fmt: skip
+    # Late rows go where they belong; one that comes again changes nothing, nor does another one
+    # of the same sequence.
+    assert put_events(there, (1, "b", 3), (2, "x", 3), (1, "other", 5)) == [
+        (1, 1, 3, "a"), (1, 3, 5, "b"), (1, 5, None, "c"), (2, 3, None, "x"),
+    ]  # fmt: skip
+
+
+def test_a_delete_ends_a_version_also_one_that_comes_later(versions: Callable[[], Table]) -> None:
+    there = versions()
+    assert put_events(there, (1, None, 4), (2, "x", 2), (2, None, 9)) == [(2, 2, 9, "x")]
+    assert put_events(there, (1, "a", 1), (2, None, 5)) == [(1, 1, 4, "a"), (2, 2, 5, "x")]
+    # What ended a row until an earlier delete came is still known.
+    assert put_events(there, (1, "b", 6), (2, "y", 7)) == [
+        (1, 1, 4, "a"), (1, 6, None, "b"), (2, 2, 5, "x"), (2, 7, 9, "y"),
+    ]  # fmt: skip
+
+
+def test_a_table_of_type_one_does_not_become_one_of_type_two(versions: Callable[[], Table]) -> None:
+    there = versions()
+    put_events(there, (1, "a", 1))
+    with pytest.raises(PipelineFailed, match=r"is no table of type 1|holds other sequences"):
+        put_events(there.having(stored_as_scd_type=1), (1, "b", 2))
+
+
+def test_type_two_needs_a_declared_sequence(spark: SparkSession) -> None:
+    place = ", _timestamp timestamp, _partition int, _offset long"
+    (line,) = told(spark, place, "a", stored_as_scd_type=2)
+    assert line.startswith("sink out: stored_as_scd_type: 2 needs sequence_by: a column that tells")
+    (line,) = told(spark, ", __END_AT int", stored_as_scd_type=2, sequence_by="v")
+    assert "v has a column __END_AT, which a table of type 2 has itself; rename it" in line
+
+
 # ------------------------------------------------------------------------- any order, any batches
 
 Case: TypeAlias = list[Message]
@@ -323,3 +383,36 @@ def test_any_order_leaves_what_the_sequence_says(
         found = there.put(*batch)
     wanted = [(key, case[-1][1]) for key, case in enumerate(cases)]
     assert found == [f"{key} {v}" for key, v in wanted if v is not None]
+
+
+def versions_left(case: list[tuple[str | None, int]]) -> list[tuple[int, int | None, str]]:
+    """Event by event: what is open is closed by the next."""
+    closed: list[tuple[int, int | None, str]] = []
+    current: tuple[int, str] | None = None
+    for v, at in sorted(case, key=lambda one: one[1]):
+        if current is not None:
+            closed.append((current[0], at, current[1]))
+        current = None if v is None else (at, v)
+    return closed if current is None else [*closed, (current[0], None, current[1])]
+
+
+@any_way
+@given(cases=st.lists(case_of_places(), min_size=40, max_size=40), seed=st.integers(0, 2**32))
+def test_any_order_leaves_the_same_history(
+    versions: Callable[[], Table], cases: list[Case], seed: int
+) -> None:
+    chance = random.Random(seed)
+    there = versions()
+    told = [[(v, at) for at, (_, v, *_) in enumerate(case)] for case in cases]
+    split_up = []
+    for events in told:
+        again = events + chance.sample(events, len(events) // 2)
+        chance.shuffle(again)
+        split_up.append(split(again, 3, chance))
+    found: Rows = []
+    for at in range(3):
+        found = put_events(
+            there, *((key, *each) for key, parts in enumerate(split_up) for each in parts[at])
+        )
+    wanted = [(key, *row) for key, events in enumerate(told) for row in versions_left(events)]
+    assert found == wanted

@@ -65,7 +65,9 @@ def test_what_is_older_than_its_sequence_is_held_back() -> None:
         f'CREATE TABLE {beside} (k0 uuid, q0 text COLLATE "C" NOT NULL, deleted_at timestamptz, '
         "PRIMARY KEY (k0))"
     )
-    assert sequences.create()[2].endswith("IS 'Ottla: sequences of public.or\"ders by it''s text'")
+    assert sequences.create()[2].endswith(
+        "IS 'Ottla: public.or\"ders, keys id uuid, sequence by it''s text'"
+    )
     assert merge.hold_back(sequences) == [
         f"DELETE FROM s1 s USING {beside} t WHERE t.k0 = CAST(s.c0 AS uuid) AND t.q0 > s.q0"
     ]
