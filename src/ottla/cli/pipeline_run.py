@@ -105,10 +105,7 @@ class Printer:
 
 
 def _flow_names(pipeline: Pipeline | None) -> list[str]:
-    if pipeline is None:
-        return []
-    dead = (name for name, one in pipeline.sources.items() if one.bad_records.do == "dead_letter")
-    return [*pipeline.sinks, *(f"{name}.dead" for name in dead)]
+    return [] if pipeline is None else list(pipeline.sinks)
 
 
 class Stopping:

@@ -1,24 +1,25 @@
 """Records that do not parse: the query fails, or they are dropped, or they become dead letters.
 
 A frame with bad records has the column `_error` (null where all is well), the columns that say
-where a row comes from (`topic`, `partition`, `offset`; for files `_file`), and for dead letters
-`_raw_value` (and `_raw_key`), the bytes as they came.
+where a row comes from (`topic`, `partition`, `offset`; for files `_file`), and where it was decoded
+by a task of ours `_raw_value` (and `_raw_key`), the bytes of bad rows as they came. Dead letters
+are written by the task that decodes, before it hands its rows on (`spark/letters.py`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.pipelines import dead_letters
-from ottla.pipelines.model import Pipeline, Source, TopicSource
+from ottla.pipelines.model import Source, TopicSource
 from ottla.spark.columns import ARROW, spark_schema
 from ottla.spark.formats import Format, typed_batch, typed_schema
+from ottla.spark.options import LetterOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -29,7 +30,6 @@ RAW_KEY: Final = "_raw_key"
 RAW_VALUE: Final = "_raw_value"
 HEADERS: Final = "headers"
 
-_HEADERS_TYPE: Final = "array<struct<key: string, value: binary>>"
 _RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?) SQLSTATE: P0001", re.DOTALL)
 
 
@@ -55,65 +55,28 @@ def good_rows(decoded: DataFrame, source: Source) -> DataFrame:
         frame = frame.where(
             F.when(F.col(ERROR).isNull(), True).otherwise(F.raise_error(line).cast("boolean"))
         )
-    frame = counted(frame, source, bad=F.col(ERROR) if has_errors else None)
+    frame = _counted(frame, source, bad=F.col(ERROR) if has_errors else None)
     if has_errors and source.bad_records.do != "fail":
         frame = frame.where(F.col(ERROR).isNull())
     return frame
 
 
-def counted(frame: DataFrame, source: Source, *, bad: Column | None = None) -> DataFrame:
-    """Observed as `source:<name>`: rows, and those of them where `bad` is not null.
-
-    The flow of dead letters counts none as bad: they are bad once, in the flow of the good rows.
-    From a topic it gets no others, so these are its rows.
-    """
+def _counted(frame: DataFrame, source: Source, *, bad: Column | None) -> DataFrame:
+    """Observed as `source:<name>`: rows, and those of them where `bad` is not null."""
     from pyspark.sql import functions as F  # noqa: N812
 
     counts = F.count(F.lit(1)).alias("rows"), F.count(F.lit(None) if bad is None else bad)
     return frame.observe(f"source:{source.name}", counts[0], counts[1].alias("bad"))
 
 
-def letters(decoded: DataFrame, pipeline: Pipeline, source: Source) -> DataFrame:
-    """The bad rows as messages: key, value, headers."""
+def bad_rows(decoded: DataFrame) -> DataFrame | None:
+    """The others: value as it came, and reason; None where nothing is parsed."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    columns = decoded.columns
-    told = _told(pipeline, source)
-    names = dead_letters.OF_TOPIC if isinstance(source, TopicSource) else dead_letters.OF_FILE
-    ours = F.array(
-        *(
-            F.struct(F.lit(name).alias("key"), told[name].cast("binary").alias("value"))
-            for name in names
-        )
-    ).cast(_HEADERS_TYPE)
-    theirs = (
-        F.coalesce(F.col(HEADERS), F.array().cast(_HEADERS_TYPE)) if HEADERS in columns else None
-    )
-    return decoded.where(F.col(ERROR).isNotNull()).select(
-        (F.col(RAW_KEY) if RAW_KEY in columns else F.lit(None)).cast("binary").alias("key"),
-        F.col(RAW_VALUE).alias("value"),
-        (ours if theirs is None else F.concat(theirs, ours)).alias(HEADERS),
-    )
-
-
-def _told(pipeline: Pipeline, source: Source) -> Mapping[str, Column]:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    told = {
-        "ottla.reason": F.col(ERROR),
-        "ottla.pipeline": F.lit(pipeline.name),
-        "ottla.source": F.lit(source.name),
-    }
-    if isinstance(source, TopicSource):
-        # In UTC, whatever the session's zone is.
-        utc = F.convert_timezone(None, F.lit("UTC"), F.col("timestamp").cast("timestamp_ntz"))
-        told["ottla.topic"] = F.col("topic")
-        told["ottla.partition"] = F.col("partition").cast("string")
-        told["ottla.offset"] = F.col("offset").cast("string")
-        told["ottla.timestamp"] = F.date_format(utc, "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'")
-    else:
-        told["ottla.file"] = F.col(FILE)
-    return told
+    if RAW_VALUE not in decoded.columns:
+        return None
+    bad = decoded.where(F.col(ERROR).isNotNull())
+    return bad.select(F.col(RAW_VALUE).alias("value"), F.col(ERROR).alias("reason"))
 
 
 def _place(source: Source) -> Column:
@@ -140,6 +103,8 @@ class Decoder:
     value: Format | None
     # The columns that come in, in their order, each with its type in DDL.
     columns: tuple[tuple[str, str], ...]
+    # Of files; those of topics are written where they are read.
+    letters: LetterOptions | None = None
 
     def schema(self) -> str:
         """What comes out, as DDL."""
@@ -151,8 +116,8 @@ class Decoder:
         return ", ".join(filter(None, (typed, passed, f"{ERROR} STRING", raw)))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            yield self._decoded(batch)
+        decoded = map(self._decoded, batches)
+        return decoded if self.letters is None else Posting(self.letters)(decoded)
 
     def _messages(self) -> tuple[str, ...]:
         return tuple(name for name, _ in self.columns if name in ("key", "value"))
@@ -173,6 +138,24 @@ class Decoder:
         for name in names:
             arrays[f"_raw_{name}"] = pc.if_else(is_bad, raw[name], nothing)
         return pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
+
+
+@dataclass(frozen=True)
+class Posting:
+    """For mapInArrow: passes the rows of files on, when the letters of the bad ones are written."""
+
+    letters: LetterOptions
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            errors = batch.column(ERROR)
+            if errors.null_count < len(errors):
+                from ottla.spark.letters import write_file_letters
+
+                write_file_letters(
+                    self.letters, batch.column(FILE), batch.column(RAW_VALUE), errors
+                )
+            yield batch
 
 
 def decode(raw: DataFrame, decoder: Decoder) -> DataFrame:

@@ -60,33 +60,48 @@ def held(spark: SparkSession, location: str) -> Iterator[Store]:
         os.close(lock)
 
 
-def check(
-    store: Store, location: str, pipeline: Pipeline, flows: Sequence[Flow], spark_version: str
-) -> None:
-    """Refuses a checkpoint that is not of these flows, else notes down what they are now."""
-    new = {flow.name: described(flow, pipeline) for flow in flows}
+def known(store: Store, location: str, pipeline: Pipeline) -> Document | None:
+    """What earlier runs have noted down; None: this is the first."""
     old = _read(store, location)
     if old is not None:
         _check_name(old, pipeline, location)
+    return old
+
+
+def check(
+    store: Store,
+    location: str,
+    pipeline: Pipeline,
+    flows: Sequence[Flow],
+    spark_version: str,
+    old: Document | None,
+) -> Document:
+    """Refuses a checkpoint that is not of these flows, else says what is to be noted of them."""
+    new = {flow.name: described(flow, pipeline) for flow in flows}
+    if old is not None:
         same_spark = old.get("spark") == _minor(spark_version)
-        known: Mapping[str, Document] = old["flows"]
+        before: Mapping[str, Document] = old["flows"]
         problems = [
             problem
             for flow in flows
-            if flow.name in known and store.has_flow(flow.name)
-            for one in differences(known[flow.name], new[flow.name], same_spark=same_spark)
+            if flow.name in before and store.has_flow(flow.name)
+            for one in differences(before[flow.name], new[flow.name], same_spark=same_spark)
             for problem in [_problem(flow, one, location)]
         ]
         if problems:
             raise BadPipeline(problems)
     # A sink that is taken out may come back: what its checkpoint belongs to stays on record.
     kept = {} if old is None else {n: d for n, d in old["flows"].items() if n not in new}
-    document = {
+    return {
         "version": VERSION,
         "pipeline": pipeline.name,
         "spark": _minor(spark_version),
         "flows": {**{n: d for n, d in kept.items() if store.has_flow(n)}, **new},
     }
+
+
+def note(store: Store, document: Document, old: Document | None) -> None:
+    """Whole or not at all; before the first query starts."""
     if document != old:
         store.write(json.dumps(document, indent=1, ensure_ascii=False) + "\n")
 
@@ -195,7 +210,7 @@ def _lock(lock: int, location: str) -> None:
     os.pwrite(lock, f"{os.getpid()}\n".encode(), 0)
 
 
-def _read(store: Store, location: str) -> dict[str, Any] | None:
+def _read(store: Store, location: str) -> Document | None:
     text = store.read()
     if text is None:
         strangers = store.strangers()

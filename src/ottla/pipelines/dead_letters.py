@@ -11,19 +11,9 @@ import pyarrow as pa
 from ottla.pipelines import schemas
 from ottla.pipelines.model import Source, TopicSource
 from ottla.spark.formats import typed_batch
+from ottla.spark.letters import OF_FILE, OF_TOPIC
 from ottla.wire.records import Record
 
-# The headers that a dead letter has behind those of the message itself, in this order.
-OF_TOPIC: Final = (
-    "ottla.topic",
-    "ottla.partition",
-    "ottla.offset",
-    "ottla.timestamp",
-    "ottla.reason",
-    "ottla.pipeline",
-    "ottla.source",
-)
-OF_FILE: Final = ("ottla.file", "ottla.reason", "ottla.pipeline", "ottla.source")
 # A message without a time has the last millisecond before this.
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 

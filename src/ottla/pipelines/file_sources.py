@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ottla.pipelines import schemas
-from ottla.pipelines.bad_records import ERROR, FILE, RAW_VALUE, Decoder, decode
+from ottla.pipelines.bad_records import ERROR, FILE, RAW_VALUE, Decoder, Posting, decode
 from ottla.pipelines.model import FileSource, Pipeline
 from ottla.pipelines.problems import BadPipeline, Problem
 from ottla.spark.formats import Format, arrow_type, spark_type
 from ottla.spark.formats_avro import BadFile, file_schema, parse_file
+from ottla.spark.options import LetterOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,7 +50,12 @@ def shape(source: FileSource) -> StructType | None:
     return schemas.fields_of(form)
 
 
-def read(spark: SparkSession, pipeline: Pipeline, source: FileSource) -> DataFrame:
+def read(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    source: FileSource,
+    letters: LetterOptions | None = None,
+) -> DataFrame:
     """Rows with `value`, `_error`, `_file` and `_raw_value`; Parquet with its own columns."""
     from pyspark.errors import AnalysisException
 
@@ -60,13 +66,13 @@ def read(spark: SparkSession, pipeline: Pipeline, source: FileSource) -> DataFra
             spark.readStream.text(_directory(path))
         match source.format:
             case "json":
-                return _read_json(spark, source, path)
+                return _read_json(spark, source, path, letters)
             case "csv":
-                return _read_csv(spark, source, path)
+                return _posted(_read_csv(spark, source, path), letters)
             case "parquet":
                 return _read_parquet(spark, source, path)
             case "avro":
-                return _read_avro(spark, source, path)
+                return _posted(_read_avro(spark, source, path), letters)
     except AnalysisException as wrong:
         if wrong.getCondition() == "PATH_NOT_FOUND":
             raise _problem(
@@ -88,7 +94,14 @@ def _reader(spark: SparkSession, source: FileSource, format: str) -> Any:
     return reader.format(format).options(**source.options)
 
 
-def _read_json(spark: SparkSession, source: FileSource, path: str) -> DataFrame:
+def _posted(frame: DataFrame, letters: LetterOptions | None) -> DataFrame:
+    """What is decoded elsewhere than in a task of ours goes through one for its letters."""
+    return frame if letters is None else frame.mapInArrow(Posting(letters), frame.schema)
+
+
+def _read_json(
+    spark: SparkSession, source: FileSource, path: str, letters: LetterOptions | None
+) -> DataFrame:
     """Lines, decoded as the values of a topic are; those without a letter are no records."""
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -97,7 +110,7 @@ def _read_json(spark: SparkSession, source: FileSource, path: str) -> DataFrame:
     named = lines.where(F.trim("value") != "").select(
         F.col("value").cast("binary"), F.col("_metadata.file_path").alias(FILE)
     )
-    return decode(named, Decoder(None, form, (("value", "BINARY"), (FILE, "STRING"))))
+    return decode(named, Decoder(None, form, (("value", "BINARY"), (FILE, "STRING")), letters))
 
 
 def _read_csv(spark: SparkSession, source: FileSource, path: str) -> DataFrame:

@@ -56,7 +56,7 @@ def described(flow: Flow, pipeline: Pipeline) -> Document:
     by_name = {source.name: source for source in flow.sources}
     named = [by_name[name] for name in shape.streams if name in by_name]
     return {
-        "sources": [{"name": one.name, **_identity(one)} for one in named or flow.sources],
+        "sources": [{"name": one.name, **identity(one)} for one in named or flow.sources],
         "sink": _identity_of_sink(flow.sink, pipeline),
         "mode": flow.sink.mode,
         "stateful": [{"where": one.where, "what": one.what} for one in shape.stateful],
@@ -128,7 +128,7 @@ def _state_differences(old: list[Document], new: list[Document]) -> list[Differe
     return [Difference(f"what is kept as state in {where}", texts[0], texts[1])]
 
 
-def _identity(source: Source) -> Document:
+def identity(source: Source) -> Document:
     """What is read; where reading starts, and how values are decoded, may change."""
     match source:
         case TopicSource():

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.pipelines.model import Pipeline, PythonFunction, Sink, Source, Sql, TopicSink, View
+from ottla.pipelines.model import Pipeline, PythonFunction, Sink, Source, Sql, View
 from ottla.pipelines.problems import BadPipeline, Place, Problem
 from ottla.pipelines.python_views import SPARK, BesideTheFile, inputs_of
 from ottla.pipelines.sql_errors import one_line, quiet
@@ -71,7 +71,6 @@ class Resolver:
 
     def __init__(self, spark: SparkSession, pipeline: Pipeline, open: Open) -> None:
         self.frames: dict[str, DataFrame] = {}
-        self.opened: dict[str, Opened] = {}
         self.problems: list[Problem] = []
         # What each view uses directly.
         self.uses: dict[str, set[str]] = {}
@@ -150,8 +149,7 @@ class Resolver:
     def _made(self, name: str) -> DataFrame:
         source = self._pipeline.sources.get(name)
         if source is not None:
-            self.opened[name] = self._opened(source)
-            return self.opened[name].frame
+            return self._opened(source).frame
         view = self._pipeline.views[name]
         if isinstance(view.body, Sql):
             frame = self._from_sql(view, view.body)
@@ -251,26 +249,6 @@ def _flows(pipeline: Pipeline, resolver: Resolver) -> list[Flow]:
         name = resolver.name_of(sink.input) or sink.input
         frame = _counted(resolver.frames[name])
         flows.append(Flow(sink.name, sink, frame, resolver.sources_of(name)))
-    return [*flows, *_dead_letters(pipeline, resolver)]
-
-
-def _dead_letters(pipeline: Pipeline, resolver: Resolver) -> list[Flow]:
-    """One for each source that was opened and keeps its bad records."""
-    flows: list[Flow] = []
-    for source in pipeline.sources.values():
-        opened = resolver.opened.get(source.name)
-        if opened is None or opened.dead is None:
-            continue
-        sink = TopicSink(
-            name=f"{source.name}.dead",
-            place=source.place,
-            input=source.name,
-            key=("key",),
-            topic=source.bad_records.topic,
-            format="bytes",
-            headers="headers",
-        )
-        flows.append(Flow(sink.name, sink, _counted(opened.dead), (source,)))
     return flows
 
 

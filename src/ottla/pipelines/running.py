@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 
-from ottla.pipelines import checkpoints, graph, sinks
+from ottla.pipelines import checkpoints, graph, ownership, sinks
 from ottla.pipelines.attempts import QueryAttempt, TableAttempt
 from ottla.pipelines.causes import JAVA_GONE, Cause, cause_of
 from ottla.pipelines.jars import missing_jars
 from ottla.pipelines.lag import Ends, Offsets, behind, newest, positions
 from ottla.pipelines.lost_spark import Earlier, SparkLost, untraced
-from ottla.pipelines.model import Pipeline
+from ottla.pipelines.model import Pipeline, Source
+from ottla.pipelines.opening import Opening
 from ottla.pipelines.problems import BadPipeline, PipelineFailed
 from ottla.pipelines.progress import Batches, Progress, report_of
 from ottla.pipelines.reports import Event, EventKind, Reporter
 from ottla.pipelines.secrets import redact
 from ottla.pipelines.session import make_active
-from ottla.pipelines.sources import open_source
 from ottla.pipelines.supervision import (
     Attempt,
     GivenUp,
@@ -108,17 +108,22 @@ class Run:
             raise BadPipeline(missing)
         with ExitStack() as stack:
             store = stack.enter_context(checkpoints.held(spark, checkpoint))
-            built = graph.build(
-                spark, pipeline, lambda source: open_source(spark, pipeline, source)
-            )
-            streams = [flow for flow in built.flows if flow.frame.isStreaming]
-            checkpoints.check(store, checkpoint, pipeline, streams, spark.version)
+            opening = Opening(spark, pipeline)
+            flows = opening.flows()
+            streams = [flow for flow in flows if flow.frame.isStreaming]
+            old = checkpoints.known(store, checkpoint, pipeline)
+            document = checkpoints.check(store, checkpoint, pipeline, streams, spark.version, old)
+            owned = ownership.owners(streams, old)
+            document["letters"] = owned
+            checkpoints.note(store, document, old)
+            flows = opening.owned(flows, owned)
             if not self._once:
                 # `once` is about what was there at the start, and each batch says it itself.
                 topics = [source for flow in streams for source in flow.sources]
                 teller.ends = stack.enter_context(Ends(pipeline, topics))
-            left = [flow for flow in built.flows if flow.name not in self.earlier.done]
+            left = [flow for flow in flows if flow.name not in self.earlier.done]
             self._flows = [self.supervised(flow) for flow in left]
+            self._flows += [self.posting(opening, source) for source in ownership.tables(flows)]
             names = ", ".join(flow.name for flow in left)
             teller.event(
                 "started", f"{pipeline.name} has started: {names}; checkpoint {checkpoint}"
@@ -167,6 +172,17 @@ class Run:
         return Supervised(
             flow.name,
             lambda: self._begin(flow, batches),
+            self._pipeline.restarts,
+            failing=cause_of,
+            restarting=self._teller.restarting,
+            unfinished=self._teller.unfinished,
+        )
+
+    def posting(self, opening: Opening, source: Source) -> Supervised:
+        """The letters of a table, once in a run."""
+        return Supervised(
+            source.name,
+            lambda: TableAttempt(self._spark, source.name, lambda: opening.post(source)),
             self._pipeline.restarts,
             failing=cause_of,
             restarting=self._teller.restarting,

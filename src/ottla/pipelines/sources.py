@@ -1,8 +1,10 @@
-"""Sources as Spark frames: good rows with the columns that SQL sees, bad ones as dead letters."""
+"""Sources as Spark frames: good rows with the columns that SQL sees; bad ones are put aside."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final
 
@@ -10,13 +12,10 @@ from ottla.pipelines import file_sources, schemas, table_sources
 from ottla.pipelines.bad_records import (
     ERROR,
     HEADERS,
-    RAW_KEY,
-    RAW_VALUE,
     Decoder,
-    counted,
+    bad_rows,
     decode,
     good_rows,
-    letters,
     message_columns,
 )
 from ottla.pipelines.model import (
@@ -30,7 +29,7 @@ from ottla.pipelines.model import (
     View,
 )
 from ottla.pipelines.problems import BadPipeline, Problem
-from ottla.spark.options import BadOption, SourceOptions
+from ottla.spark.options import BadOption, LetterOptions, SinkOptions, SourceOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,30 +39,57 @@ _MESSAGE: Final = ("topic", "partition", "offset", "timestamp")
 
 
 @dataclass(frozen=True)
+class Letters:
+    """The dead letters of a source, for the one flow that writes them."""
+
+    # Where they begin, in the form of startingOffsets; empty: with the first record that is read.
+    since: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Opened:
     """A source, ready to be used."""
 
     # Good rows, observed as source:<name>, watermark and deduplication applied; stream or table.
     frame: DataFrame
-    # Streaming rows (key binary, value binary, headers) for the dead-letter topic, or None.
-    dead: DataFrame | None = None
+    # Its bad records (value, reason) where they are at hand, for tests in the pipeline's file.
+    bad: DataFrame | None = None
 
 
-def open_source(spark: SparkSession, pipeline: Pipeline, source: Source) -> Opened:
-    """Raises BadPipeline where the file is wrong about the source, PipelineFailed for the rest."""
+def open_source(
+    spark: SparkSession, pipeline: Pipeline, source: Source, letters: Letters | None = None
+) -> Opened:
+    """Raises BadPipeline where the file is wrong about the source, PipelineFailed for the rest.
+
+    With `letters` whoever reads the frame writes the source's dead letters; otherwise its bad
+    records are dropped, unless the source wants to fail.
+    """
     match source:
         case TopicSource():
-            return _open_topic(spark, pipeline, source)
+            return _open_topic(spark, pipeline, source, letters)
         case FileSource():
-            return opened(file_sources.read(spark, pipeline, source), pipeline, source)
+            posted = None if letters is None else _file_letters(pipeline, source)
+            return opened(file_sources.read(spark, pipeline, source, posted), source)
         case JdbcSource():
-            return opened(table_sources.read_jdbc(spark, source), pipeline, source)
+            return opened(table_sources.read_jdbc(spark, source), source)
         case DeltaSource():
-            return opened(table_sources.read_delta(spark, pipeline, source), pipeline, source)
+            return opened(table_sources.read_delta(spark, pipeline, source), source)
         case RateSource():
-            return opened(table_sources.read_rate(spark, source), pipeline, source)
+            return opened(table_sources.read_rate(spark, source), source)
         case _:
             raise TypeError(f"no source: {source!r}")
+
+
+def has_letters(source: Source) -> bool:
+    """Whether there may be some."""
+    return source.bad_records.do == "dead_letter" and has_bad_records(source)
+
+
+def has_bad_records(source: Source) -> bool:
+    """Bytes are never bad."""
+    if isinstance(source, TopicSource):
+        return schemas.key_format(source) is not None or schemas.value_format(source) is not None
+    return isinstance(source, FileSource) and source.format != "parquet"
 
 
 def shape(source: Source) -> StructType | None:
@@ -84,7 +110,7 @@ def decoded(raw: DataFrame, source: TopicSource) -> DataFrame:
 
     `raw` has value (binary), and key, topic, partition, offset, timestamp, headers where they are
     known. Besides the typed columns there are `_error`, and `_raw_key` and `_raw_value` with the
-    bytes of bad rows, for dead letters.
+    bytes of bad rows.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -102,17 +128,14 @@ def decoded(raw: DataFrame, source: TopicSource) -> DataFrame:
     return decode(filled, Decoder(key, value, columns))
 
 
-def opened(decoded: DataFrame, pipeline: Pipeline, source: Source) -> Opened:
+def opened(decoded: DataFrame, source: Source) -> Opened:
     """Splits good from bad as the source wants it; observes, sets watermark, removes duplicates.
 
     `decoded` is what `decoded()` makes, or format("ottla"); sources that are not topics may also
     give their columns as they are, without `_error`.
     """
     frame = _columns(good_rows(decoded, source), source)
-    dead = None
-    if source.bad_records.do == "dead_letter" and RAW_VALUE in decoded.columns:
-        dead = letters(counted(decoded, source), pipeline, source)
-    return Opened(timed(frame, source), dead)
+    return Opened(timed(frame, source), bad_rows(decoded))
 
 
 def timed(frame: DataFrame, what: Source | View) -> DataFrame:
@@ -167,24 +190,20 @@ def _is_struct(frame: DataFrame, column: str) -> bool:
 # --------------------------------------------------------------------------------------- topics
 
 
-def _open_topic(spark: SparkSession, pipeline: Pipeline, source: TopicSource) -> Opened:
+def _open_topic(
+    spark: SparkSession, pipeline: Pipeline, source: TopicSource, letters: Letters | None
+) -> Opened:
     schemas.topic_shape(source)  # What is wrong with the schemas is told before anything is asked.
-    key, value = schemas.key_format(source), schemas.value_format(source)
-    plain = _reading(pipeline, source)
-    typed = {**plain, **_typing(source)}
     names = ["key", "value", *_MESSAGE, *([HEADERS] if source.headers else [])]
-    if key is not None or value is not None:
+    options = {**_reading(pipeline, source), **_typing(source)}
+    if has_bad_records(source):
         names.append(ERROR)
-    good = opened(_load(spark, source, {**typed, "columns": ",".join(names)}), pipeline, source)
-    if source.bad_records.do != "dead_letter" or (key is None and value is None):
-        return good
-    # A query of its own: nobody has to carry the bytes along with good rows.
-    names = ["key", "value", *_MESSAGE, HEADERS, ERROR]
-    options = {**typed, "columns": ",".join(names), "badRecordsOnly": "true"}
-    options.pop("groupId", None)  # Two queries must not share a group.
-    bad = counted(_load(spark, source, options), source)
-    raw = bad.withColumnsRenamed({"key": RAW_KEY, "value": RAW_VALUE})
-    return Opened(good.frame, letters(raw, pipeline, source))
+        if letters is not None:
+            options["deadLetterTopic"] = source.bad_records.topic
+            options["deadLettersOf"] = json.dumps([pipeline.name, source.name])
+            if letters.since:
+                options["deadLettersFrom"] = json.dumps(letters.since)
+    return opened(_load(spark, source, {**options, "columns": ",".join(names)}), source)
 
 
 def _load(spark: SparkSession, source: TopicSource, options: dict[str, str]) -> DataFrame:
@@ -206,6 +225,16 @@ def _reading(pipeline: Pipeline, source: TopicSource) -> dict[str, str]:
     if source.max_rows_per_batch is not None:
         options["maxOffsetsPerTrigger"] = str(source.max_rows_per_batch)
     return options | dict(source.options)
+
+
+def _file_letters(pipeline: Pipeline, source: FileSource) -> LetterOptions:
+    kafka = {f"kafka.{name}": value for name, value in pipeline.kafka.items()}
+    options = {"bootstrap": pipeline.bootstrap, **kafka, "topic": source.bad_records.topic}
+    try:
+        sink = SinkOptions.parse({name.lower(): text for name, text in options.items()})
+    except BadOption as wrong:
+        raise _problem(source, str(wrong)) from wrong
+    return LetterOptions(replace(sink, acks=-1, idempotent=True), pipeline.name, source.name)
 
 
 def _starting(source: TopicSource) -> dict[str, str]:

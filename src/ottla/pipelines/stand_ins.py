@@ -33,7 +33,6 @@ from ottla.pipelines.case_files import (
 )
 from ottla.pipelines.given_messages import message_schema, message_tables
 from ottla.pipelines.model import (
-    BadRecords,
     Case,
     DeltaSource,
     FileSource,
@@ -44,7 +43,7 @@ from ottla.pipelines.model import (
     TopicSource,
 )
 from ottla.pipelines.problems import Problem
-from ottla.pipelines.sources import Opened, decoded, open_source, opened
+from ottla.pipelines.sources import Opened, decoded, has_bad_records, open_source, opened
 from ottla.spark.columns import spark_schema
 from ottla.spark.formats_avro import arrow_type as avro_arrow_type
 from ottla.spark.spark_types import to_ddl
@@ -93,30 +92,23 @@ class StandIns:
             case FileSource():
                 return self._open_files(source, files)
             case _:
-                return opened(self._rows(source, files), self._pipeline, source)
+                return opened(self._rows(source, files), source)
 
     def open_bad(self, source: Source) -> DataFrame:
         """The records of a source that do not parse: value (binary), reason."""
-        from pyspark.sql import functions as F  # noqa: N812
-
-        if not isinstance(source, TopicSource | FileSource) or source.format == "parquet":
+        if not has_bad_records(source):
             raise self._problem(source, NO_BAD_RECORDS)
         # Nothing is remembered from batch to batch, so that one will do.
         at_once = StandIns(self._spark, self._pipeline, self._case, self._directory, in_steps=False)
-        # Dead letters are the one way in which a source gives away its bad records.
-        dead = at_once.open(replace(source, bad_records=BadRecords("dead_letter", "bad"))).dead
-        if dead is None:
-            raise self._problem(source, NO_BAD_RECORDS)
-        reason = F.filter("headers", lambda header: header["key"] == F.lit("ottla.reason"))
-        return dead.select(
-            "value", F.element_at(reason, -1)["value"].cast("string").alias("reason")
-        )
+        bad = at_once.open(source).bad
+        assert bad is not None, "what can be bad is decoded by tasks of ours, or by Spark's CSV"
+        return bad
 
     def _open_topic(self, source: TopicSource, files: Sequence[Path]) -> Opened:
         schema = message_schema(source)
         directory = self._drop(message_tables(source, files), schema)
         raw = self._stream(directory, spark_schema(schema.names))
-        return opened(decoded(raw, source), self._pipeline, source)
+        return opened(decoded(raw, source), source)
 
     def _open_files(self, source: FileSource, files: Sequence[Path]) -> Opened:
         directory = self._new_directory()

@@ -21,7 +21,6 @@ __all__ = [
     "BadSchema",
     "Format",
     "apply",
-    "bad_batch",
     "spark_type",
     "typed_arrow",
     "typed_batch",
@@ -107,16 +106,6 @@ def typed_batch(
     arrays[ERROR_COLUMN] = errors
     schema = typed_arrow(columns, key, value)
     return pa.RecordBatch.from_arrays([arrays[name] for name in columns], schema=schema)
-
-
-def bad_batch(
-    batch: pa.RecordBatch, columns: Sequence[str], key: Format | None, value: Format | None
-) -> pa.RecordBatch:
-    """The rows that do not parse, with key and value as they came, in the order of `columns`."""
-    errors = typed_batch(batch, (ERROR_COLUMN,), key, value).column(0)
-    arrays = [errors if name == ERROR_COLUMN else batch.column(name) for name in columns]
-    schema = typed_arrow(columns, None, None)
-    return pa.RecordBatch.from_arrays(arrays, schema=schema).filter(errors.is_valid())
 
 
 def _joined(errors: pa.Array, name: str, wrong: pa.Array) -> pa.Array:

@@ -59,8 +59,8 @@ _READ: Final = (
     Option("valueSchemaIds", "read", "", "its ids, as `keySchemaIds`"),
     Option("avroFraming", "read", "`none`",
            "`confluent` takes the five bytes of a registry off Avro keys and values"),
-    Option("badRecordsOnly", "read", "`false`",
-           "only what does not parse: `key` and `value` as bytes, and `_error`"),
+    Option("deadLetterTopic", "read", "",
+           "what does not parse is written there too, before its rows go on"),
 )  # fmt: skip
 
 _WRITE: Final = (
@@ -83,12 +83,15 @@ WITHOUT_EFFECT: Final = (
 # Spark's own, which arrive among the others.
 FROM_SPARK: Final = ("path", "checkpointLocation", "queryName")
 
+# What pipelines add to deadLetterTopic: names for two headers, and where letters begin.
+FROM_PIPELINES: Final = ("deadLettersOf", "deadLettersFrom")
+
 OPTIONS: Final = _BOTH + _READ + _WRITE
 
 
 def names_known() -> tuple[str, ...]:
     tables = OPTIONS + WITHOUT_EFFECT
-    return tuple(option.name for option in tables) + FROM_SPARK
+    return tuple(option.name for option in tables) + FROM_SPARK + FROM_PIPELINES
 
 
 def render_table(side: Side) -> str:

@@ -6,14 +6,16 @@ what a stream or a batch cannot have. Names arrive lower-cased, values as text.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final, cast
 
 from ottla.client.failures import BadSetting
 from ottla.client.fetching import PATIENCE_S
 from ottla.client.settings import ClientSettings
+from ottla.errors import OttlaError
 from ottla.spark.columns import READ_COLUMNS
 from ottla.spark.format_options import parse_format
 from ottla.spark.formats import Format
@@ -45,13 +47,17 @@ from ottla.spark.positions import (
     parse_timestamps,
 )
 from ottla.spark.subscriptions import Assigned, Pattern, Subscription, Topics, check_pattern
+from ottla.types import TopicPartition
 from ottla.wire.compression import Compression
 
 __all__ = [
-    "Assigned", "BadOption", "Pattern", "SinkOptions", "SourceOptions", "Subscription", "Topics",
+    "Assigned", "BadOption", "CannotPost", "LetterOptions", "Pattern", "SinkOptions",
+    "SourceOptions", "Subscription", "Topics",
 ]  # fmt: skip
 
 ERROR_COLUMN: Final = "_error"
+# What of a message a dead letter tells.
+LETTER_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "headers")
 FETCH_BYTES: Final = 8 * 1024 * 1024
 FETCH_BYTES_MIN: Final = 1024
 BATCH_BYTES: Final = 1_000_000
@@ -64,6 +70,21 @@ INT_MAX: Final = 2**31 - 1
 # What a topic and a group may be called; a mistyped one is better noticed before the first fetch.
 TOPIC: Final = re.compile(r"[a-zA-Z0-9._-]{1,249}")
 ENDINGS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+
+
+class CannotPost(OttlaError):
+    """Letters that no broker has taken, so that the rows around them stay where they are."""
+
+
+@dataclass(frozen=True)
+class LetterOptions:
+    """Where the dead letters of a read go, and whose they are; picklable."""
+
+    sink: SinkOptions
+    pipeline: str = ""
+    source: str = ""
+    # Another has written those before these offsets.
+    since: Mapping[TopicPartition, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -88,12 +109,15 @@ class SourceOptions:
     poll_timeout_s: float = PATIENCE_S
     key_format: Format | None = None
     value_format: Format | None = None
-    bad_records_only: bool = False
+    letters: LetterOptions | None = None
 
     @property
     def kafka_columns(self) -> tuple[str, ...]:
         """What the decoder is to build: all columns but the one that formats add."""
-        return tuple(name for name in self.columns if name != ERROR_COLUMN)
+        plain = tuple(name for name in self.columns if name != ERROR_COLUMN)
+        if self.letters is None:
+            return plain
+        return plain + tuple(name for name in LETTER_COLUMNS if name not in plain)
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
@@ -130,7 +154,7 @@ class SourceOptions:
             poll_timeout_s=_poll_timeout_s(options),
             key_format=key_format,
             value_format=value_format,
-            bad_records_only=_bad_records_only(options, with_formats=with_formats),
+            letters=_letters(options, with_formats=with_formats),
         )
 
 
@@ -369,11 +393,25 @@ def _check_formats_are_read(
             raise BadOption(f"option {column}Format is given, but columns leaves {column} out")
 
 
-def _bad_records_only(options: Mapping[str, str], *, with_formats: bool) -> bool:
-    wanted = _bool(options, "badRecordsOnly", default=False)
-    if wanted and not with_formats:
-        raise BadOption("option badRecordsOnly needs valueFormat or keyFormat: bytes are never bad")
-    return wanted
+def _letters(options: Mapping[str, str], *, with_formats: bool) -> LetterOptions | None:
+    topic = options.get("deadlettertopic")
+    if topic is None:
+        return None
+    if not with_formats:
+        raise BadOption(
+            "option deadLetterTopic needs valueFormat or keyFormat: bytes are never bad"
+        )
+    _check_topic("deadLetterTopic", topic.strip())
+    sink = SinkOptions.parse({**options, "topic": topic})
+    pipeline, source = json.loads(options.get("deadlettersof", '["", ""]'))
+    since = options.get("deadlettersfrom")
+    return LetterOptions(
+        # What is passed over must be kept for certain, whatever rows may risk.
+        replace(sink, acks=-1, idempotent=True),
+        pipeline,
+        source,
+        parse_offsets("deadLettersFrom", since) if since is not None else {},
+    )
 
 
 def _group_id(options: Mapping[str, str]) -> str | None:

@@ -15,8 +15,8 @@ from ottla.client.fetching import read_range
 from ottla.errors import OttlaError
 from ottla.spark.data_loss import DataLost, Loss, report
 from ottla.spark.decoding import ArrowDecoder
-from ottla.spark.formats import bad_batch, typed_batch
-from ottla.spark.options import SourceOptions
+from ottla.spark.formats import ERROR_COLUMN, typed_batch
+from ottla.spark.options import CannotPost, SourceOptions
 from ottla.spark.planning import CannotRead, LogEnds, OffsetRange
 from ottla.types import TopicPartition
 
@@ -49,7 +49,7 @@ def read_task(options: SourceOptions, partition: InputPartition) -> Iterator[pa.
             if typed.num_rows:
                 yield typed
     except (OttlaError, OSError, TimeoutError) as error:
-        if isinstance(error, DataLost):
+        if isinstance(error, DataLost | CannotPost):
             raise
         raise CannotRead(
             f"cannot read topic {part.partition.topic} partition {part.partition.partition}, "
@@ -92,9 +92,18 @@ def _decoded(
 def _typed(batch: pa.RecordBatch, options: SourceOptions) -> pa.RecordBatch:
     if options.key_format is None and options.value_format is None:
         return batch
-    if options.bad_records_only:
-        return bad_batch(batch, options.columns, options.key_format, options.value_format)
-    return typed_batch(batch, options.columns, options.key_format, options.value_format)
+    if options.letters is None:
+        return typed_batch(batch, options.columns, options.key_format, options.value_format)
+    others = tuple(name for name in options.columns if name != ERROR_COLUMN)
+    typed = typed_batch(batch, (*others, ERROR_COLUMN), options.key_format, options.value_format)
+    errors = typed.column(ERROR_COLUMN)
+    if errors.null_count < len(errors):
+        # Most tasks have none, and what writes is slow to import.
+        from ottla.spark.letters import write_letters
+
+        # Before the rows go on: what Spark has taken it may pass, and then nobody reads it again.
+        write_letters(options.letters, batch, errors)
+    return typed.select(list(options.columns))
 
 
 def _go_on_at(

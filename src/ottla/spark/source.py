@@ -34,8 +34,6 @@ class OttlaDataSource(DataSource):
         from ottla.spark.formats import typed_schema
 
         options = _options_of_either(self.options)
-        if options.bad_records_only:
-            return typed_schema(options.columns, None, None)
         return typed_schema(options.columns, options.key_format, options.value_format)
 
     def reader(self, schema: StructType) -> DataSourceReader:

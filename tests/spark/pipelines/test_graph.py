@@ -10,7 +10,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from ottla.pipelines.graph import build
-from ottla.pipelines.model import Pipeline, Source, TopicSink, TopicSource
+from ottla.pipelines.model import Pipeline, Source, TopicSource
 from ottla.pipelines.reading import read_pipeline
 from ottla.pipelines.sources import Opened, shape
 from ottla.pipelines.sql_errors import one_line, quiet
@@ -45,10 +45,7 @@ def empty(spark: SparkSession) -> Callable[[Source], Opened]:
         columns = shape(source)
         assert columns is not None
         frame = empty_frame(spark, columns, is_stream=isinstance(source, TopicSource))
-        has_letters = source.bad_records.do == "dead_letter"
-        return Opened(
-            frame, frame.selectExpr("CAST(_key AS binary) AS key") if has_letters else None
-        )
+        return Opened(frame)
 
     return open_one
 
@@ -85,14 +82,10 @@ sinks:
         ("upper", ["orders"]),
         ("literal", ["orders"]),
         ("joined", ["orders", "shops"]),
-        ("orders.dead", ["orders"]),
     ]
     assert sorted(opened) == ["orders", "shops"]
     assert {table.name for table in session.catalog.listTables()} == set(graph.frames)
     assert graph.frames.keys() == {"orders", "shops"} | pipeline.views.keys()
-    letters = graph.flows[-1].sink
-    assert isinstance(letters, TopicSink)
-    assert (letters.topic, letters.format, letters.headers) == ("dead", "bytes", "headers")
 
 
 def test_only_the_frames_that_are_wanted(session: SparkSession, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ KEYS = 7
 BAD_EVERY = 25
 ROWS_PER_RUN = 400
 ROWS_PER_BATCH = 100
-FLOWS = ("files", "copies", "latest", "numbers.dead")
+FLOWS = ("files", "copies", "latest")
 
 FILE = """
 version: 1

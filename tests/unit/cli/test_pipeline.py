@@ -271,7 +271,7 @@ def test_flows_are_aligned_on_a_terminal_and_objects_elsewhere(
 ) -> None:
     batch = BatchReport(flow="out", batch=7, at="2026-01-01T10:11:12.000Z", rows_in=3)
     Printer(pipeline, as_json=False).report(batch)
-    assert capsys.readouterr().out == f"{batch.line(len('orders.dead'))}\n"
+    assert capsys.readouterr().out == f"{batch.line(len('out'))}\n"
     Printer(pipeline, as_json=True).report(batch)
     assert json.loads(capsys.readouterr().out) == batch.json()
 

@@ -146,7 +146,10 @@ def check(
     monkeypatch.setattr(checkpoints, "described", lambda flow, pipeline: flows[flow.name])
     with checkpoints.held(NOBODY, str(directory)) as store:
         named = cast(Any, [Named(one) for one in flows])
-        checkpoints.check(store, str(directory), cast(Any, Pipe(name)), named, version)
+        pipe, place = cast(Any, Pipe(name)), str(directory)
+        old = checkpoints.known(store, place, pipe)
+        document = checkpoints.check(store, place, pipe, named, version, old)
+        checkpoints.note(store, document, old)
 
 
 def refused(*arguments: Any, **named: Any) -> str:

@@ -24,7 +24,6 @@ from ottla.spark.formats import (
     BadSchema,
     Format,
     apply,
-    bad_batch,
     spark_type,
     typed_arrow,
     typed_batch,
@@ -417,23 +416,6 @@ def test_strings_are_utf8_or_null_with_an_error() -> None:
     found, errors = apply(Format("string"), column("ä", None, b"a\xff", ""))
     assert found.to_pylist() == ["ä", None, None, ""]
     assert errors.to_pylist() == [None, None, "it is not UTF-8: invalid start byte at byte 1", None]
-
-
-def test_bad_rows_alone_keep_their_bytes() -> None:
-    batch = pa.RecordBatch.from_arrays(
-        [column(b"k", b"\xff", b"k", None), column('{"a":1}', '{"a":2}', "{", None),
-         pa.array([5, 6, 7, 8])],
-        names=["key", "value", "offset"],
-    )  # fmt: skip
-    columns = ("offset", "_error", "value", "key")
-    found = bad_batch(batch, columns, Format("string"), Format("json", "a INT"))
-    assert found.schema.equals(typed_arrow(columns, None, None), check_metadata=True)
-    assert found.column("offset").to_pylist() == [6, 7]
-    assert found.column("key").to_pylist() == [b"\xff", b"k"]
-    assert found.column("value").to_pylist() == [b'{"a":2}', b"{"]
-    errors = found.column("_error").to_pylist()
-    assert errors[0] == "key: it is not UTF-8: invalid start byte at byte 0"
-    assert errors[1].startswith("value: it is not JSON")
 
 
 def test_a_batch_gets_its_typed_columns_in_the_order_asked_for() -> None:

@@ -367,8 +367,8 @@ CONFLUENT = {**AVRO, "avroframing": "confluent", "valueschemaids": "12"}
         ({**CONFLUENT, "valueschemaids": "4294967296"}, "'4294967296' is no id of a schema"),
         ({**AVRO, "valueschemaids": "12"}, "valueSchemaIds goes only with avroFraming=confluent"),
         ({**CONFLUENT, "keyschemaids": "12"}, "keySchemaIds goes only with"),
-        ({"badrecordsonly": "true"}, "badRecordsOnly needs valueFormat or keyFormat"),
-        ({"badrecordsonly": "yes", "valueformat": "string"}, "badRecordsOnly is 'yes'"),
+        ({"deadlettertopic": "dead"}, "deadLetterTopic needs valueFormat or keyFormat"),
+        ({"deadlettertopic": "a b", "valueformat": "string"}, "deadLetterTopic is 'a b'"),
     ],
 )
 def test_formats_that_cannot_be_are_refused(options: Mapping[str, str], part: str) -> None:
@@ -386,9 +386,14 @@ def test_the_framing_goes_with_avro() -> None:
     assert beside_text.key_format == Format("string")
 
 
-def test_bad_records_alone_are_a_matter_of_formats() -> None:
-    assert not read(valueformat="string").bad_records_only
-    assert read(valueformat="string", badrecordsonly="true").bad_records_only
+def test_dead_letters_are_kept_for_certain_whatever_the_rows_may_risk() -> None:
+    assert read(valueformat="string").letters is None
+    options = read(valueformat="string", deadlettertopic="dead", **{"kafka.acks": "1"})
+    assert options.letters is not None
+    sink = options.letters.sink
+    assert (sink.topic, sink.acks, sink.idempotent) == ("dead", -1, True)
+    assert "headers" in options.kafka_columns
+    assert "headers" not in options.columns
 
 
 # ── kafka.* ────────────────────────────────────────────────────────────────────────────────────
