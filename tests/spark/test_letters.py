@@ -13,6 +13,7 @@ from ottla.spark.reading import OffsetTask, read_task
 from ottla.testing import Broker
 from ottla.types import TopicPartition
 from spark.conftest import MakeTopic
+from spark.kit.filling import put, record
 from spark.kit.messages import Found, messages_in
 from spark.kit.pipeline_sources import Message, send
 
@@ -100,3 +101,38 @@ def test_letters_keep_the_keys_partition(broker: Broker, topic: MakeTopic) -> No
         assert len({one.partition for one in some}) == 1
         numbers = [int((one.value or b"")[1:]) for one in some]
         assert numbers == sorted(numbers)
+
+
+@pytest.mark.parametrize("limit", [1_048_588, 20_000])
+def test_a_record_too_large_for_a_letter_is_cut(
+    broker: Broker, topic: MakeTopic, limit: int
+) -> None:
+    """Its headers make it larger than it was; or the topic of the letters takes less."""
+    name, dead = topic(), topic(1, {"max.message.bytes": limit})
+    value = b"{" + b"x" * 1_048_300
+    rows = [record(b"{1"), record(value, b"key", headers=[("own", b"1")]), record(b"{3")]
+    put(broker.bootstrap, name, *([row] for row in rows))
+    list(task(broker, name, 3, deadlettertopic=dead))
+    letters = messages_in(broker.bootstrap, dead)
+    assert {one.value for one in letters if one.value in (b"{1", b"{3")} == {b"{1", b"{3"}
+    (cut,) = [one for one in letters if one.key == b"key"]
+    assert value.startswith(cut.value or b"")
+    assert limit * 0.9 < len(cut.value or b"") < limit
+    names = [key for key, _ in cut.headers]
+    assert names[:3] == ["own", "ottla.cut", "ottla.topic"]
+    assert headers(cut)["ottla.cut"] == str(len(value))
+    assert headers(cut)["ottla.offset"] == "1"
+
+
+def test_headers_and_key_give_way_where_they_are_what_is_large(
+    broker: Broker, topic: MakeTopic
+) -> None:
+    name, dead = topic(), topic(1, {"max.message.bytes": 2_000})
+    large = b"l" * 3_000
+    send(
+        broker.bootstrap, name, Message(b"{1", b"k", [("own", large)]), Message(b"{2", large)
+    )  # fmt: skip
+    list(task(broker, name, 2, deadlettertopic=dead))
+    letters = [one for one in messages_in(broker.bootstrap, dead) if "ottla.cut" in headers(one)]
+    assert [(one.key, one.value) for one in letters] == [(b"k", b"{1"), (None, b"{2")]
+    assert [headers(one)["ottla.offset"] for one in letters] == ["0", "1"]

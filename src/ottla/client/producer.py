@@ -50,6 +50,10 @@ class DeliveryFailed(OttlaError):
     """A batch was refused for good, or not taken in time; one line says which, where and why."""
 
 
+class TooLarge(DeliveryFailed):
+    """A batch is more than the broker takes."""
+
+
 class Outgoing(Protocol):
     """A whole batch of magic 2 and where it goes; its producer fields and CRC are stamped here."""
 
@@ -310,7 +314,8 @@ class Producer:
             self._divide(self._lanes[partition], parcel)
             return
         if verdict is Verdict.FAILED:
-            self._fail(DeliveryFailed(_refusal(partition, parcel, answer)))
+            kind = TooLarge if answer.error_code in TOO_LARGE else DeliveryFailed
+            self._fail(kind(_refusal(partition, parcel, answer)))
         self._settle(partition, parcel, verdict)
 
     def _divide(self, lane: Lane, parcel: Parcel) -> None:

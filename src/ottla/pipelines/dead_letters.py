@@ -11,7 +11,7 @@ import pyarrow as pa
 from ottla.pipelines import schemas
 from ottla.pipelines.model import Source, TopicSource
 from ottla.spark.formats import typed_batch
-from ottla.spark.letters import OF_FILE, OF_TOPIC
+from ottla.spark.letters import CUT, OF_FILE, OF_TOPIC
 from ottla.wire.records import Record
 
 # A message without a time has the last millisecond before this.
@@ -32,6 +32,8 @@ class Origin(NamedTuple):
     reason: str
     pipeline: str
     source: str
+    # The bytes that the value had, of which the letter has only the first; None: it is whole.
+    cut_bytes: int | None = None
 
     @property
     def is_file(self) -> bool:
@@ -43,6 +45,7 @@ def origin(headers: Headers) -> Origin | None:
     told = _ours(headers)
     try:
         texts = {name: (value or b"").decode() for name, value in told.items()}
+        cut_bytes = int(texts[CUT]) if CUT in texts else None
         if "ottla.topic" not in told:
             place, partition, offset, timestamp_ms = texts["ottla.file"], -1, -1, None
         else:
@@ -53,7 +56,7 @@ def origin(headers: Headers) -> Origin | None:
     except (ValueError, KeyError):
         return None
     reason, pipeline, source = (texts[f"ottla.{name}"] for name in ("reason", "pipeline", "source"))
-    return Origin(place, partition, offset, timestamp_ms, reason, pipeline, source)
+    return Origin(place, partition, offset, timestamp_ms, reason, pipeline, source, cut_bytes)
 
 
 def original(letter: Record) -> Record:
@@ -64,6 +67,16 @@ def original(letter: Record) -> Record:
     own = letter.headers[: len(letter.headers) - len(_ours(letter.headers))]
     time_ms = letter.timestamp if found.timestamp_ms is None else found.timestamp_ms
     return letter._replace(headers=own, timestamp=time_ms)
+
+
+def is_whole(record: Record, letter: Record, origin: Origin) -> bool:
+    """Whether this is the record that the letter was cut from."""
+    value = record.value or b""
+    return (
+        len(value) == origin.cut_bytes
+        and value.startswith(letter.value or b"")
+        and origin.timestamp_ms in (None, record.timestamp)
+    )
 
 
 def errors_now(source: Source, messages: Sequence[Record]) -> list[str | None]:
@@ -86,7 +99,8 @@ def _ours(headers: Headers) -> Mapping[str, bytes | None]:
     for names in (OF_TOPIC, OF_FILE):
         last = headers[-len(names) :]
         if tuple(name for name, _ in last) == names:
-            return dict(last)
+            before = headers[: -len(names)][-1:]
+            return dict(last) | {name: value for name, value in before if name == CUT}
     return {}
 
 

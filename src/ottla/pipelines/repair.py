@@ -12,10 +12,12 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from ottla.client.blocking import Blocking
 from ottla.client.cluster import Cluster
+from ottla.client.failures import OffsetOutOfRange
 from ottla.client.fetching import read_range
 from ottla.client.producer import Producer
 from ottla.client.values import EARLIEST, LATEST, TopicInfo
@@ -33,6 +35,7 @@ BATCH_BYTES: Final = 512 * 1024
 FETCH_BYTES: Final = 4 * 1024 * 1024
 RECORD_OVERHEAD_BYTES: Final = 64
 GRACE_S: Final = 10.0
+LOST: Final = "the letter is cut, and its record is gone from where it was"
 
 
 class Fate(Enum):
@@ -44,6 +47,8 @@ class Fate(Enum):
     FROM_FILE = "from a file"
     # Without our headers, or from a topic that the source does not read.
     FOREIGN = "foreign"
+    # A batch that ran again has left it twice: what was put back for the other counts for both.
+    TWICE = "there twice"
     # Of another source, or another pipeline, that shares the topic; not counted.
     NOT_OURS = "not ours"
 
@@ -77,6 +82,8 @@ class _Sorted(NamedTuple):
     """A record of the dead-letter topic, and what is to be done with it."""
 
     record: Record
+    # The message that goes back.
+    original: Record
     letter: Letter
 
 
@@ -172,6 +179,8 @@ class _Repair:
         self._group = group_of(pipeline, source)
         self._timeout_s = options.client.retry_timeout_s + options.client.request_timeout_s
         self._topics: Mapping[str, TopicInfo] = {}
+        # What this run has put back: places, and digests of what was there.
+        self._put_back: set[tuple[str, int, int, bytes]] = set()
 
     def letters(self) -> Iterator[Letter]:
         """What was there when it began, each after it was dealt with."""
@@ -233,12 +242,58 @@ class _Repair:
 
     def _sorted(self, records: Sequence[Record]) -> list[_Sorted]:
         origins = [dead_letters.origin(record.headers) for record in records]
-        originals = [dead_letters.original(record) for record in records]
-        errors = dead_letters.errors_now(self._source, originals)
-        return [
-            _Sorted(record, self._letter(origin, error))
-            for record, origin, error in zip(records, origins, errors, strict=True)
+        wholes = [self._whole(*one) for one in zip(records, origins, strict=True)]
+        originals = [
+            whole or dead_letters.original(record)
+            for record, whole in zip(records, wholes, strict=True)
         ]
+        errors = dead_letters.errors_now(self._source, originals)
+        found: list[_Sorted] = []
+        for record, origin, whole, message, error in zip(
+            records, origins, wholes, originals, errors, strict=True
+        ):
+            if origin is not None and origin.cut_bytes is not None and whole is None:
+                letter = replace(self._letter(origin, LOST), reason_now=LOST)
+                if letter.fate is Fate.PUT_BACK:
+                    letter = replace(letter, fate=Fate.STILL_BAD)
+            else:
+                letter = self._once(self._letter(origin, error), message)
+            found.append(_Sorted(record, message, letter))
+        return found
+
+    def _once(self, letter: Letter, message: Record) -> Letter:
+        """A batch that ran again has written its letters again.
+
+        The place alone does not say that: a topic may have been deleted and made anew.
+        """
+        if letter.fate is not Fate.PUT_BACK:
+            return letter
+        content = blake2b(b"\0".join((message.key or b"", message.value or b"")), digest_size=16)
+        which = letter.topic, letter.partition, letter.offset, content.digest()
+        if which in self._put_back:
+            return replace(letter, fate=Fate.TWICE)
+        self._put_back.add(which)
+        return letter
+
+    def _whole(self, record: Record, origin: Origin | None) -> Record | None:
+        """Of a letter that was cut: the message itself, if it is still where it was."""
+        if origin is None or origin.cut_bytes is None or not self._is_ours(origin):
+            return None
+        place = TopicPartition(origin.place, origin.partition)
+        info = self._topics.get(origin.place)
+        if info is None or origin.partition not in info.partitions:
+            return None
+        try:
+            for records in self._chunks(place, origin.offset, origin.offset + 1):
+                for one in records:
+                    if dead_letters.is_whole(one, record, origin):
+                        return one
+        except OffsetOutOfRange:
+            pass
+        return None
+
+    def _is_ours(self, origin: Origin) -> bool:
+        return (origin.pipeline, origin.source) == (self._pipeline.name, self._source.name)
 
     def _letter(self, origin: Origin | None, error: str | None) -> Letter:
         letter = Letter(self._source.name, "", -1, -1, "", error, Fate.FOREIGN)
@@ -251,7 +306,7 @@ class _Repair:
             offset=origin.offset,
             reason=origin.reason,
         )
-        if (origin.pipeline, origin.source) != (self._pipeline.name, self._source.name):
+        if not self._is_ours(origin):
             return replace(letter, fate=Fate.NOT_OURS)
         if origin.is_file:
             return replace(letter, fate=Fate.FROM_FILE)
@@ -274,7 +329,7 @@ class _Repair:
                 continue
             if one.letter.fate is Fate.PUT_BACK:
                 target = TopicPartition(one.letter.topic, one.letter.partition)
-                back.setdefault(target, []).append(dead_letters.original(one.record))
+                back.setdefault(target, []).append(one.original)
                 moved += waiting
                 waiting.clear()
             if not waiting:

@@ -7,15 +7,19 @@ runs again writes its letters again.
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from ottla.client.blocking import shared
+from ottla.client.limits import batch_bytes_max
+from ottla.errors import OttlaError
 from ottla.spark.columns import ARROW
-from ottla.spark.options import CannotPost, LetterOptions
-from ottla.spark.writer import CannotWrite, write_rows
+from ottla.spark.options import CannotPost, LetterOptions, SinkOptions
+from ottla.spark.writer import CannotWrite, RowsTooLarge, write_rows
 from ottla.types import TopicPartition
 
 # The headers that a dead letter has behind those of the message itself, in this order.
@@ -29,6 +33,11 @@ OF_TOPIC: Final = (
     "ottla.source",
 )
 OF_FILE: Final = ("ottla.file", "ottla.reason", "ottla.pipeline", "ottla.source")
+# Before them, where the letter is not whole: the bytes that the value had.
+CUT: Final = "ottla.cut"
+# The header of a batch, and the numbers of a record and of each of its headers, at their longest.
+LETTER_OVERHEAD_BYTES: Final = 128
+HEADER_OVERHEAD_BYTES: Final = 10
 _SCHEMA: Final = pa.schema([(name, ARROW[name]) for name in ("key", "value", "headers")])
 
 
@@ -107,7 +116,74 @@ def _headers(
 
 
 def _write(options: LetterOptions, columns: list[pa.Array]) -> None:
+    letters = pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)
     try:
-        write_rows(options.sink, [pa.RecordBatch.from_arrays(columns, schema=_SCHEMA)])
+        try:
+            write_rows(options.sink, [letters])
+        except RowsTooLarge:
+            _write_cut(options.sink, letters)
     except CannotWrite as error:
         raise CannotPost(f"dead letters for {options.sink.topic}: {error}") from None
+
+
+def _write_cut(sink: SinkOptions, letters: pa.RecordBatch) -> None:
+    """With what is too large cut to what the topic takes; those of the first attempt that were
+    taken come twice."""
+    rows = letters.to_pylist()
+    limit = _limit_of(sink) or max(map(_size, rows)) // 2
+    while True:
+        cut = [_cut(row, limit) for row in rows]
+        try:
+            write_rows(
+                replace(sink, batch_bytes=min(sink.batch_bytes, limit)),
+                [pa.RecordBatch.from_pylist(cut, schema=_SCHEMA)],
+            )
+        except RowsTooLarge:
+            if not any(row["value"] for row in cut):
+                raise
+            limit //= 2
+        else:
+            return
+
+
+def _limit_of(sink: SinkOptions) -> int | None:
+    assert sink.topic is not None
+    topic, settings = sink.topic, sink.client
+    try:
+        return shared(settings).run(
+            lambda cluster: batch_bytes_max(cluster, topic), settings.request_timeout_s
+        )
+    except (OttlaError, OSError, TimeoutError):
+        # It is found out by trying.
+        return None
+
+
+def _cut(row: dict[str, Any], limit: int) -> dict[str, Any]:
+    """The letter in so many bytes. First the value gives way, then its own headers, then its key;
+    where it was stays."""
+    if _size(row) <= limit:
+        return row
+    at = _first_of_ours(row["headers"])
+    own, ours = row["headers"][:at], row["headers"][at:]
+    told = {"key": CUT, "value": str(len(row["value"] or b"")).encode()}
+    for key, theirs in ((row["key"], own), (row["key"], []), (None, [])):
+        headers = [*theirs, told, *ours]
+        room = limit - _size({"key": key, "value": None, "headers": headers})
+        if room >= 0:
+            break
+    value = None if row["value"] is None else row["value"][: max(room, 0)]
+    return {"key": key, "value": value, "headers": headers}
+
+
+def _first_of_ours(headers: list[dict[str, Any]]) -> int:
+    names = OF_FILE if headers[-len(OF_FILE)]["key"] == OF_FILE[0] else OF_TOPIC
+    return len(headers) - len(names)
+
+
+def _size(row: dict[str, Any]) -> int:
+    """What a batch of this letter alone takes, at most."""
+    headers = sum(
+        len(one["key"].encode()) + len(one["value"] or b"") + HEADER_OVERHEAD_BYTES
+        for one in row["headers"]
+    )
+    return len(row["key"] or b"") + len(row["value"] or b"") + headers + LETTER_OVERHEAD_BYTES

@@ -31,6 +31,7 @@ from ottla.client.blocking import Blocking, shared, wait_for
 from ottla.client.producer import (
     Producer,
     ProducerSettings,
+    TooLarge,
     Written,
     borrow,
     give_back,
@@ -63,6 +64,10 @@ GRACE_S: Final = 30.0
 
 class CannotWrite(OttlaError):
     """A write that failed or cannot be begun; the message is one line for a person."""
+
+
+class RowsTooLarge(CannotWrite):
+    """A row is more than its topic takes."""
 
 
 class Span(NamedTuple):
@@ -189,7 +194,8 @@ def _cannot_write(options: SinkOptions, error: Exception) -> CannotWrite:
     if isinstance(error, CannotWrite):
         return error
     where = ", ".join(options.client.bootstrap)
-    return CannotWrite(f"cannot write to {where}: {error or 'the client does not answer'}")
+    kind = RowsTooLarge if isinstance(error, TooLarge) else CannotWrite
+    return kind(f"cannot write to {where}: {error or 'the client does not answer'}")
 
 
 def gathered(

@@ -69,11 +69,6 @@ class Child:
         assert self._process is not None
         return self._process.wait(timeout_s)
 
-    @property
-    def pid(self) -> int:
-        assert self._process is not None
-        return self._process.pid
-
     def terminate(self) -> None:
         """As a service is told to stop."""
         assert self._process is not None

@@ -274,3 +274,37 @@ def test_what_cannot_be_repaired_is_one_line(broker: Broker) -> None:
     wrong = replace(dead, options={"kafka.security.protocol": "NONE"})
     with pytest.raises(BadPipeline, match=r"option kafka\.security\.protocol"):
         questions([wrong], None)
+
+
+def test_a_letter_that_is_there_twice_goes_back_once(shop: Shop) -> None:
+    """A batch that ran again has written its letters again."""
+    shop.bury(b'{"id": 0}', b'{"id": 1}')
+    shop.bury(b'{"id": 0}')
+    assert shop.repair(dry_run=True) == Repaired(put_back=2)
+    assert shop.repair() == Repaired(put_back=2)
+    assert shop.fates() == [Fate.PUT_BACK, Fate.PUT_BACK, Fate.TWICE]
+    assert sorted(value or b"" for value in shop.values()) == [b'{"id": 0}', b'{"id": 1}']
+    assert shop.repair() == Repaired()
+
+
+def test_a_cut_letter_goes_back_whole_or_not_at_all(shop: Shop) -> None:
+    whole = b'{"id": "%s"}' % (b"x" * 200)
+    record = Message(whole, b"k", [("own", b"1")], AT_MS, partition=1)
+    send(shop.bootstrap, shop.topic, record)
+    cut = ("ottla.cut", b"%d" % len(whole))
+    told = shop.headers(0)
+    # One whose record is there, one of a record that there never was, one of another record.
+    other = shop.headers(0, timestamp=b"2026-01-31T12:00:00.001Z")
+    for headers in (told, shop.headers(17), other):
+        send(shop.bootstrap, shop.dead, Message(whole[:20], b"k", [cut, *headers]))
+    assert shop.repair() == Repaired(still_bad=3)
+    assert shop.values() == [whole]
+
+    shop.mend("id STRING")
+    assert shop.repair() == Repaired(put_back=1, still_bad=2)
+    gone = "the letter is cut, and its record is gone from where it was"
+    assert [one.reason_now for one in shop.told] == [None, gone, gone]
+    back = shop.messages()[-1]
+    assert (back.value, back.key, back.headers, back.partition) == (whole, b"k", [("own", b"1")], 1)
+    # All that there are, but not what is only a part.
+    assert shop.repair(all=True) == Repaired(still_bad=2)

@@ -29,7 +29,11 @@ def letter(*own: tuple[str, bytes | None], **changed: bytes | None) -> Record:
 
 
 def test_a_letter_tells_its_origin() -> None:
-    assert origin(letter().headers) == ("orders", 3, 17, MS, "value: why", "shop", "in")
+    told = ("orders", 3, 17, MS, "value: why", "shop", "in")
+    assert origin(letter().headers) == (*told, None)
+    cut = letter(("a", b"1"), ("ottla.cut", b"1048300"))
+    assert origin(cut.headers) == (*told, 1048300)
+    assert original(cut).headers == [("a", b"1")]
 
 
 def test_the_message_comes_back_as_it_was() -> None:
