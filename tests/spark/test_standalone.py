@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import socket
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
-import pyspark
 import pytest
 
 from ottla.testing import Broker
@@ -19,50 +14,11 @@ from spark.kit import packed
 from spark.kit.children import Child
 from spark.kit.filling import put_numbers, values_of
 from spark.kit.results import results
-from spark.kit.session import LOG4J, QUICK_JVM
-from spark.kit.streams import until
+from spark.kit.standalone import standalone
 from spark.kit.toolchain import require
 
-HOME = Path(pyspark.__file__).parent
 OTHER_VERSION = "99.0.0"
 JOB_TIMEOUT_S = 400
-
-
-@contextmanager
-def standalone(directory: Path) -> Iterator[str]:
-    """A master and a worker of one core; yields the master's URL."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    url = f"spark://127.0.0.1:{port}"
-    common = ["--host", "127.0.0.1", "--webui-port", "0"]
-    worker = ["--cores", "1", "--memory", "1g", "--work-dir", str(directory / "work"), url]
-    with (
-        daemon(directory, "master.Master", *common, "--port", str(port)),
-        daemon(directory, "worker.Worker", *common, *worker) as log,
-    ):
-        until(lambda: "registered with master" in log.read_text(), "the worker found no master")
-        yield url
-
-
-@contextmanager
-def daemon(directory: Path, name: str, *arguments: str) -> Iterator[Path]:
-    log = directory / f"{name}.log"
-    quiet = f"-Dlog4j2.configurationFile=file:{LOG4J.with_name('log4j2-daemon.properties')}"
-    environment = {
-        **os.environ,
-        "SPARK_HOME": str(HOME),
-        "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_JAVA_OPTS": f"{quiet} {QUICK_JVM}",
-        "SPARK_DAEMON_MEMORY": "256m",
-    }
-    command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{name}", *arguments]
-    with log.open("wb") as file:
-        process = subprocess.Popen(command, stdout=file, stderr=file, env=environment)
-    try:
-        yield log
-    finally:
-        process.terminate()
-        process.wait(30)
 
 
 def other_environment(target: Path, original: Path) -> Path:
@@ -100,9 +56,9 @@ def test_a_packed_environment_on_a_standalone_cluster(
     put_numbers(broker.bootstrap, "source", range(100), partitions=2)
     directory, archive = packed.environment()
     (tmp_path / "environment").symlink_to(directory)
-    with standalone(tmp_path) as master:
+    with standalone(tmp_path) as cluster:
         job = {
-            "master": master,
+            "master": cluster.url,
             "bootstrap": broker.bootstrap,
             "directory": str(tmp_path),
             "packed": str(archive),

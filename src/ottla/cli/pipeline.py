@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ottla.cli import output
+from ottla.cli import figures, output
 from ottla.cli.failures import FAILED, WRONG_USAGE, WrongUsage
 from ottla.cli.help import examples
 from ottla.cli.options import JsonOption, YesOption, pairs
@@ -17,6 +17,7 @@ from ottla.cli.pipeline_run import (
     Stopping,
     checkpoint_of,
     earlier_run,
+    environment_of,
     failures_told,
     metrics_address,
     serving_metrics,
@@ -209,7 +210,8 @@ def _count(number: int, noun: str) -> str:
         "ottla pipeline run shop.yaml --once",
         "ottla pipeline run shop.yaml --set sources.orders.start=latest --metrics 9404",
         "ottla pipeline run shop.yaml --packages org.postgresql:postgresql:42.7.11",
-        "ottla pipeline run shop.yaml --master spark://head:7077 --checkpoint s3a://bucket/shop",
+        "ottla pipeline run shop.yaml --master spark://head:7077 --checkpoint s3a://bucket/shop "
+        "--environment environment.tar.gz",
     ),
 )
 def run(
@@ -230,6 +232,15 @@ def run(
     sets: Sets = None,
     jars: Jars = None,
     packages: Packages = None,
+    environment: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ARCHIVE",
+            help="The executors' Python on a cluster, as `ottla pipeline pack` makes it; Spark "
+            "sends it to them.",
+            show_default=False,
+        ),
+    ] = None,
     metrics: Annotated[
         str | None,
         typer.Option(
@@ -254,13 +265,14 @@ def run(
     earlier = earlier_run()
     address = metrics_address(metrics)
     directory = checkpoint_of(read, checkpoint, master)
+    archive = environment_of(read, environment, master)
     if not read.sinks:
         raise WrongUsage(f"{file} has no sinks, so there is nothing to run; add one below `sinks`.")
     printer = Printer(read, as_json=as_json or not sys.stdout.isatty())
     with (
         failures_told(read),
         serving_metrics(read, address) as counters,
-        spark_session(read, master, jars, packages, verbose) as spark,
+        spark_session(read, master, jars, packages, verbose, archive) as spark,
         Stopping() as stopping,
     ):
         from ottla.pipelines.problems import BadPipeline
@@ -365,6 +377,39 @@ def _repaired(done: Repaired, *, dry_run: bool) -> str:
         if number:
             parts.append(f"{number:,} {words}")
     return "; ".join(parts) + "."
+
+
+# --------------------------------------------------------------------------------------- pack
+
+
+@app.command(
+    "pack",
+    epilog=examples(
+        "ottla pipeline pack environment.tar.gz",
+        "ottla pipeline pack environment.tar.gz --prefix ./environment",
+    ),
+)
+def pack(
+    archive: Annotated[str, typer.Argument(metavar="ARCHIVE", help="What to write: NAME.tar.gz.")],
+    prefix: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DIR",
+            help="The virtual environment to pack; else the one that this command runs in.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Packs a virtual environment for the executors of a cluster: `run --environment ARCHIVE`.
+
+    Every machine of the cluster needs the same version of Python under the same path.
+    """
+    with failures_told(None):
+        from ottla.pipelines.environments import pack as pack_environment
+
+        output.say("Packing …")
+        size = pack_environment(Path(prefix or sys.prefix), Path(archive))
+        output.say(f"{archive} holds {prefix or sys.prefix} in {figures.size(size)}.")
 
 
 # ------------------------------------------------------------------------------------- schema

@@ -38,6 +38,7 @@ EXTRAS: Final[Mapping[str, str]] = {
         ("yaml", "pyspark", "py4j", "pyarrow", "pandas", "numba", "scramp", "prometheus_client"),
         "pipelines",
     ),
+    "venv_pack": "pipelines",
     "fastavro": "pipelines,avro",
 }
 
@@ -198,6 +199,7 @@ def spark_session(
     jars: Sequence[str] | None,
     packages: Sequence[str] | None,
     verbose: bool,
+    archive: str | None = None,
     *,
     is_brief: bool = False,
 ) -> Iterator[SparkSession]:
@@ -211,6 +213,7 @@ def spark_session(
             master=master,
             jars=_split(jars),
             packages=_split(packages),
+            archive=archive,
             verbose=verbose,
             is_brief=is_brief,
         )
@@ -273,6 +276,22 @@ def checkpoint_of(pipeline: Pipeline, checkpoint: str | None, master: str | None
             "--checkpoint s3a://…, hdfs://… or a shared directory."
         )
     return os.path.join(os.path.dirname(os.path.abspath(pipeline.file)), ".ottla", pipeline.name)
+
+
+def environment_of(pipeline: Pipeline, environment: str | None, master: str | None) -> str | None:
+    """The archive for executors, as an address that does not depend on where one is."""
+    if environment is None:
+        return None
+    where = master or pipeline.spark.get("spark.master", "local")
+    if where.startswith("local"):
+        raise WrongUsage("--environment is for a cluster: give its --master, or leave it out.")
+    if ":/" in environment:
+        return environment
+    if not os.path.isfile(environment):
+        raise WrongUsage(
+            f"There is no {environment}; `ottla pipeline pack {environment}` makes it."
+        )
+    return os.path.abspath(environment)
 
 
 def metrics_address(text: str | None) -> tuple[str, int] | None:

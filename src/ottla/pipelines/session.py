@@ -11,10 +11,11 @@ import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+from ottla.pipelines import environments
 from ottla.pipelines.jars import DELTA_CLASS
 from ottla.pipelines.launching import start_jvm
 from ottla.pipelines.model import DeltaSink, DeltaSource, Pipeline
@@ -41,6 +42,7 @@ def start_session(
     master: str | None = None,
     jars: Sequence[str] = (),
     packages: Sequence[str] = (),
+    archive: str | None = None,
     verbose: bool = False,
     is_brief: bool = False,
 ) -> SparkSession:
@@ -58,11 +60,16 @@ def start_session(
     settings = settings_of(
         pipeline, where, jars=jars, packages=packages, verbose=verbose, is_brief=is_brief
     )
+    launching: AbstractContextManager[None] = nullcontext()
+    if archive is not None:
+        settings |= environments.settings(archive, settings)
+        os.environ.update(environments.variables())
+        launching = environments.launching(scratch() / "launch")
     builder = SparkSession.builder.master(where)
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
-        with _output_kept():
+        with _output_kept(), launching:
             start_jvm({"spark.master": where, **settings})
             spark: SparkSession = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError, RuntimeError) as error:
@@ -145,7 +152,8 @@ def settings_of(
     settings |= given | {
         JAVA_OPTIONS: " ".join([*filter(None, options), f"-Dottla.log.level={level}"])
     }
-    for name, more in (("spark.jars", jars), ("spark.jars.packages", packages)):
+    found = [one if "://" in one else os.path.abspath(one) for one in jars]
+    for name, more in (("spark.jars", found), ("spark.jars.packages", packages)):
         both = [*filter(None, given.get(name, "").split(",")), *more]
         if both:
             settings[name] = ",".join(both)
