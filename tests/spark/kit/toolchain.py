@@ -61,6 +61,11 @@ def jdbc_jars() -> list[Path]:
     return fetched_jars("jdbc")
 
 
+def s3_jars() -> list[Path]:
+    """Hadoop's file system for S3."""
+    return fetched_jars("s3")
+
+
 def delta_jars(spark_version: str) -> list[Path]:
     """Delta for this Spark; [] also where none is known that runs on it."""
     name = f"delta-{'.'.join(spark_version.split('.')[:2])}"
