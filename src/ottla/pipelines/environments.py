@@ -56,7 +56,11 @@ def pack(prefix: Path, target: Path) -> int:
 
 def settings(archive: str, given: Mapping[str, str]) -> dict[str, str]:
     """What sends the archive to the executors, beside the file's own archives."""
-    return {ARCHIVES: ",".join([*filter(None, [given.get(ARCHIVES)]), f"{archive}#{NAME}"])}
+    others = [
+        one if ":/" in one else os.path.abspath(one)
+        for one in filter(None, given.get(ARCHIVES, "").split(","))
+    ]
+    return {ARCHIVES: ",".join([*others, f"{archive}#{NAME}"])}
 
 
 def variables() -> dict[str, str]:

@@ -152,9 +152,11 @@ def settings_of(
     settings |= given | {
         JAVA_OPTIONS: " ".join([*filter(None, options), f"-Dottla.log.level={level}"])
     }
-    found = [one if "://" in one else os.path.abspath(one) for one in jars]
-    for name, more in (("spark.jars", found), ("spark.jars.packages", packages)):
+    for name, more in (("spark.jars", jars), ("spark.jars.packages", packages)):
         both = [*filter(None, given.get(name, "").split(",")), *more]
+        if name == "spark.jars":
+            # The JVM may be launched elsewhere.
+            both = [one if ":/" in one else os.path.abspath(one) for one in both]
         if both:
             settings[name] = ",".join(both)
     settings.pop("spark.master", None)

@@ -30,6 +30,7 @@ from ottla.pipelines.reading import read_pipeline
 from ottla.pipelines.reports import BatchReport, Event
 
 CASE = "tests.totals={given: {orders: a}, expect: {orders: b}}"
+ON_YARN = ["run", "{shop}", "--master", "yarn", "--checkpoint", "s3a://bucket/shop"]
 SHOP = """\
 version: 1
 name: shop
@@ -118,6 +119,11 @@ def test_a_file_that_is_not_there(command: str, capsys: pytest.CaptureFixture[st
         (["run", "{shop}", "--metrics", "x"], "--metrics x is no port and no HOST:PORT"),
         (["run", "{shop}", "--master", "spark://head:7077"], "--checkpoint s3a://"),
         (["run", "{shop}", "--set", "spark.spark.master=yarn"], "--checkpoint s3a://"),
+        (["run", "{shop}", "--environment", "e.tar.gz"], "--environment is for a cluster"),
+        (
+            [*ON_YARN, "--environment", "e.tar.gz"],
+            "There is no e.tar.gz; `ottla pipeline pack e.tar.gz` makes it.",
+        ),
         (["repair", "{shop}"], "add --yes"),
         (["test", "{shop}"], "shop.yaml has no tests; write some below `tests`."),
         (

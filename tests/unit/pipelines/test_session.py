@@ -61,7 +61,7 @@ def test_settings_of_the_file_win() -> None:
     assert found["spark.sql.shuffle.partitions"] == "7"
     assert found["spark.sql.session.timeZone"] == "Europe/Prague"
     assert found["spark.driver.extraJavaOptions"].startswith("-Xss4m -Dlog4j2.configurationFile=")
-    assert found["spark.jars"] == "a.jar,b.jar"
+    assert found["spark.jars"] == f"{Path.cwd()}/a.jar,{Path.cwd()}/b.jar"
     assert found["spark.jars.packages"] == "g:a:1,g:b:1"
     assert "spark.master" not in found
 
