@@ -14,6 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
+from ottla.pipelines.session import make_active
 from ottla.spark.options import SinkOptions
 from ottla.spark.versions import own_version
 from ottla.spark.writer import OttlaStreamWriter, OttlaWriter, Span, WrittenByTask
@@ -27,7 +28,7 @@ from spark.conftest import MakeTopic
 from spark.kit.children import Child, kill_9, python_workers
 from spark.kit.filling import end_offset, put_numbers
 from spark.kit.messages import messages_in
-from spark.kit.streams import finish, forget_last_commit, read_stream
+from spark.kit.streams import finish, forget_last_commit, read, read_stream
 
 PATIENCE_S = 200.0
 HEADERS = "array<struct<key: string, value: binary>>"
@@ -318,6 +319,34 @@ def test_empty_frames_write_nothing(spark: SparkSession, broker: Broker, topic: 
     name = topic()
     write(spark.range(0).selectExpr("'v' value"), broker, topic=name)
     assert values_in(broker, name) == []
+
+
+@pytest.fixture
+def speculating(spark: SparkSession) -> Iterator[SparkSession]:
+    """As an application that was started with spark.speculation=true hands it to its tasks."""
+    session = spark.newSession()
+    session.conf.set("spark.sql.legacy.setCommandRejectsSparkCoreConfs", "false")
+    session.conf.set("spark.speculation", "true")
+    make_active(session)
+    yield session
+    make_active(spark)
+
+
+def test_speculation_is_refused_before_a_row_is_written(
+    speculating: SparkSession, broker: Broker, topic: MakeTopic, tmp_path: Path
+) -> None:
+    source, target = topic(), topic()
+    put_numbers(broker.bootstrap, source, range(10))
+    text = failure_of(speculating.range(5).selectExpr("'v' value"), broker, topic=target)
+    assert (
+        "CannotWrite: spark.speculation is true: Spark would run a slow task twice at once, and "
+        "both would write its rows; start the application with spark.speculation=false"
+    ) in text
+    with pytest.raises(PySparkException, match=r"spark\.speculation is true"):
+        finish(start_copy(speculating, broker, source, target, tmp_path / "copy"))
+    assert values_in(broker, target) == []
+    rows = read(speculating, "ottla", broker.bootstrap, subscribe=source)
+    assert rows.count() == 10, "to read twice does no harm"
 
 
 def numbers_in(broker: Broker, name: str) -> list[int]:

@@ -113,8 +113,30 @@ def check_spark(checker: Checker, found: Found) -> None:
     table = found.nodes.get("spark")
     if isinstance(table, Table):
         for name, _ in table.entries:
+            if name.text == "spark.speculation" and _is_true(found, name.text):
+                _check_speculation(checker, found, name)
             if not name.text.startswith("spark."):
                 checker.note(
                     f"{shown(name.text)} is no setting of Spark; they begin with `spark.`",
                     name.place,
                 )
+
+
+def _is_true(found: Found, setting: str) -> bool:
+    return str((found["spark"] or {}).get(setting)).lower() == "true"
+
+
+def _check_speculation(checker: Checker, found: Found, name: Scalar) -> None:
+    """Topics are written at least once: of two attempts at once both leave their messages."""
+    written = [sink.path for sink in (found["sinks"] or {}).values() if sink.told_by == "topic"]
+    written += [
+        f"{source.path}.bad_records"
+        for source in (found["sources"] or {}).values()
+        if isinstance(source["bad_records"], Found)
+    ]
+    if written:
+        checker.note(
+            f"spark.speculation would run a slow task twice at once, and both would write their "
+            f"messages to {written[0]}; remove it",
+            name.place,
+        )

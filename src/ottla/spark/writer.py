@@ -21,6 +21,7 @@ from random import Random
 from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 import pyarrow as pa
+from pyspark import TaskContext
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceStreamArrowWriter,
@@ -58,6 +59,7 @@ GATHER_BYTES_MIN: Final = 4 * 1024 * 1024
 GATHER_BYTES_MAX: Final = 32 * 1024 * 1024
 # What is encoded before it is handed to the sender.
 PIECE_BYTES: Final = 2 * 1024 * 1024
+SPECULATION: Final = "spark.speculation"
 # The producer keeps its own deadline; this is for a client that does not come back at all.
 GRACE_S: Final = 30.0
 
@@ -171,8 +173,23 @@ def describe(messages: Iterable[WriterCommitMessage | None]) -> str:
     return f"{sum(rows.values())} rows in {len(rows)} partitions of {', '.join(topics) or 'none'}"
 
 
+def refuse_speculation() -> None:
+    """Of two attempts that run at once each writes its rows, and neither can be taken back.
+
+    In a task, since the settings of the application are not told where a write is planned.
+    """
+    context = TaskContext.get()
+    setting = None if context is None else context.getLocalProperty(SPECULATION)
+    if setting is not None and setting.lower() == "true":
+        raise CannotWrite(
+            f"{SPECULATION} is true: Spark would run a slow task twice at once, and both would "
+            f"write its rows; start the application with {SPECULATION}=false"
+        )
+
+
 def write_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> WrittenByTask:
     """The whole of a task. Errors of the client become one line; those of `batches` stay."""
+    refuse_speculation()
     blocking = shared(options.client)
     with _Sender(blocking, options) as sender:
         encoder: ArrowEncoder | None = None

@@ -418,6 +418,9 @@ def test_a_wrong_sink_gets_a_line(sink: str, expected: str, tmp_path: Path) -> N
         ("bootstrap: a:9092,b:0", "5:12: bootstrap: 'b:0' has no port between 1 and 65535"),
         ("spark: {sql.ansi.enabled: true}", "5:9: sql.ansi.enabled is no setting of Spark; they "
          "begin with `spark.`"),
+        ("sinks: {a: {from: orders, topic: t}}\nspark: {spark.speculation: true}",
+         "6:9: spark.speculation would run a slow task twice at once, and both would write their "
+         "messages to sinks.a; remove it"),
         ("bootstrap: localhost", "5:12: bootstrap is 'localhost'; wanted: host:port, several with "
          "commas, for example 127.0.0.1:9092"),
         ("restarts: {max: -1}", "5:17: restarts.max is '-1'; wanted: a whole number from 0"),
@@ -431,6 +434,17 @@ def test_the_other_sections_too(section: str, expected: str, tmp_path: Path) -> 
     told = problems(tmp_path, shop_with(section=f"{section}\n"))
     assert len(told) == 1
     assert told[0].startswith(expected.replace("{tmp_path}", str(tmp_path)))
+
+
+def test_speculation_is_refused_only_where_a_topic_is_written(tmp_path: Path) -> None:
+    speculating = "spark: {spark.speculation: true}\n"
+    files = "sinks: {a: {from: orders, files: out, format: json}}\n"
+    assert read(tmp_path, shop_with(section=files + speculating)).sinks.keys() == {"a"}
+    letters = "sources: {orders: {topic: o, format: string, bad_records: {topic: dead}}}\n"
+    (told,) = problems(tmp_path, shop_with(sources=letters, section=files + speculating))
+    assert "messages to sources.orders.bad_records" in told
+    calm = "sinks: {a: {from: orders, topic: t}}\nspark: {spark.speculation: false}\n"
+    assert read(tmp_path, shop_with(section=calm)).sinks.keys() == {"a"}
 
 
 def test_an_empty_sql_file_is_told(tmp_path: Path) -> None:
