@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import base64
 import binascii
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from ottla.spark import compiled
 from ottla.spark.json_rows import row_parser
-from ottla.spark.json_screen import screen
-from ottla.spark.spark_types import TIMESTAMP, TIMESTAMP_NTZ, BadSchema
+from ottla.spark.json_times import timestamps
+from ottla.spark.spark_types import BadSchema
 
+# So many are parsed at once: enough for Arrow, and few to be parsed again for a bad one.
+ROWS_AT_ONCE: Final = 16_384
+# And first so many, which tells whether there are bad ones for less.
+ROWS_FIRST: Final = 2048
 ROWS_SINGLY: Final = 256
 PIECES: Final = 8
 # Arrow counts the bytes of a block with 32 bits.
 BLOCK_BYTES_MAX: Final = 2**31 - 2
 
 Parsed = tuple[pa.Array, pa.Array]
+Screen = Callable[[pa.Array, pa.DataType], pa.Array]
 
 
 def texts(column: pa.Array) -> Parsed:
@@ -47,25 +53,57 @@ def check_type(kind: pa.DataType) -> None:
 
 def parse_column(column: pa.Array, kind: pa.DataType) -> Parsed:
     """Every value of a binary column as `kind`, and the errors (null where all is well)."""
-    whole = _bulk(column, kind) if _fits_bulk(kind) else None
-    if whole is not None:
-        return whole, pa.nulls(len(column), pa.string())
-    if len(column) <= ROWS_SINGLY or not _fits_bulk(kind):
+    if not _fits_bulk(kind) or len(column) == 0:
         return _singly(column, kind)
-    screened = _screened(column, kind)
+    pieces: list[Parsed] = []
+    # Bad rows come in company: behind a piece that had some, the next one is screened at once.
+    had_errors = False
+    for begin, size in _cut(len(column)):
+        piece = column.slice(begin, size)
+        whole = None if had_errors else _bulk(piece, kind)
+        if whole is None:
+            pieces.append(_in_parts(piece, kind))
+            had_errors = pieces[-1][1].null_count < len(piece)
+        else:
+            pieces.append((whole, pa.nulls(len(piece), pa.string())))
+    return _joined(pieces)
+
+
+def _cut(rows: int) -> Iterator[tuple[int, int]]:
+    yield 0, ROWS_FIRST
+    for begin in range(ROWS_FIRST, rows, ROWS_AT_ONCE):
+        yield begin, ROWS_AT_ONCE
+
+
+def _in_parts(column: pa.Array, kind: pa.DataType) -> Parsed:
+    """Of what has bad rows, as much in bulk as can be."""
+    if len(column) <= ROWS_SINGLY:
+        return _singly(column, kind)
+    screened = _screened(column, kind, _screen())
     if screened is not None:
         return screened
     size = -(-len(column) // PIECES)
-    pieces = [parse_column(column.slice(at, size), kind) for at in range(0, len(column), size)]
+    pieces: list[Parsed] = []
+    for at in range(0, len(column), size):
+        piece = column.slice(at, size)
+        whole = _bulk(piece, kind)
+        good = None if whole is None else (whole, pa.nulls(len(piece), pa.string()))
+        pieces.append(good or _in_parts(piece, kind))
+    return _joined(pieces)
+
+
+def _joined(pieces: list[Parsed]) -> Parsed:
+    if len(pieces) == 1:
+        return pieces[0]
     return (
         pa.concat_arrays([typed for typed, _ in pieces]),
         pa.concat_arrays([errors for _, errors in pieces]),
     )
 
 
-def _screened(column: pa.Array, kind: pa.DataType) -> Parsed | None:
+def _screened(column: pa.Array, kind: pa.DataType, screen: Screen) -> Parsed | None:
     """In bulk what looks good, singly the rest; None when that was not enough."""
-    looks_good = pa.array(screen(column.to_pylist(), kind), pa.bool_())
+    looks_good = screen(column, kind)
     good = _bulk(column.filter(looks_good), kind)
     if good is None:
         return None
@@ -76,6 +114,17 @@ def _screened(column: pa.Array, kind: pa.DataType) -> Parsed | None:
     places = pc.if_else(looks_good, among_good, pc.add(among_rest, len(good) - 1))
     told = pa.concat_arrays([pa.nulls(len(good), pa.string()), errors])
     return pa.concat_arrays([good, rest]).take(places), told.take(places)
+
+
+def _screen() -> Screen:
+    # Imported when something is wrong: what is all good needs no compiler.
+    if compiled.is_available():
+        from ottla.spark import json_tables
+
+        return json_tables.screen
+    from ottla.spark import json_screen
+
+    return json_screen.screen
 
 
 def _text(value: bytes | None) -> tuple[str | None, str | None]:
@@ -108,7 +157,7 @@ def _has(kind: pa.DataType, is_one: Callable[[pa.DataType], bool]) -> bool:
 def _bulk(column: pa.Array, kind: pa.DataType) -> pa.Array | None:
     """The column at once, or None when there is anything to look at more closely."""
     try:
-        values = pc.ascii_trim_whitespace(column.cast(pa.string()).drop_null())
+        values = pc.ascii_trim(column.cast(pa.string()).drop_null(), characters=" \t\n\r")
         rows = _rows(values, _raw(kind))
         if rows is None:
             return None
@@ -177,17 +226,9 @@ def _finished(array: pa.Array, kind: pa.DataType) -> pa.Array:
     if pa.types.is_list(kind):
         values = _finished(array.values, kind.value_type)
         return pa.ListArray.from_arrays(array.offsets, values, type=kind, mask=missing)
-    if kind == TIMESTAMP:
-        return _timestamps(array)
+    if pa.types.is_timestamp(kind):
+        return timestamps(array, kind)
     if pa.types.is_binary(kind):
         decoded = (one and base64.b64decode(one, validate=True) for one in array.to_pylist())
         return pa.array([b"" if one == "" else one for one in decoded], pa.binary())
     return array.cast(kind)
-
-
-def _timestamps(array: pa.Array) -> pa.Array:
-    """All with a zone, or all without one, which then is UTC; a mixture is for the rows alone."""
-    try:
-        return array.cast(TIMESTAMP)
-    except pa.ArrowInvalid:
-        return pc.assume_timezone(array.cast(TIMESTAMP_NTZ), "UTC")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import pyarrow as pa
@@ -23,10 +23,11 @@ _TIME: Final = re.compile(
 )
 
 
-def screen(values: Sequence[bytes | None], kind: pa.DataType) -> list[bool]:
-    """One answer for each value; a null is fine."""
+def screen(column: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Whether each value looks good; a null does."""
     check = _check(kind)
-    return [value is None or _passes(value, check) for value in values]
+    good = [value is None or _passes(value, check) for value in column.to_pylist()]
+    return pa.array(good, pa.bool_())
 
 
 def _passes(value: bytes, check: Check) -> bool:

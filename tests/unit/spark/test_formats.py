@@ -29,14 +29,9 @@ from ottla.spark.formats import (
     typed_batch,
     typed_schema,
 )
-from ottla.spark.json_screen import screen
 from ottla.spark.spark_types import parse_type, to_ddl
+from unit.spark.json_kit import EVERYTHING, OBJECTS, column
 
-EVERYTHING = (
-    "b BOOLEAN, i8 TINYINT, i16 SMALLINT, i INT, l BIGINT, f FLOAT, d DOUBLE, s STRING, x BINARY, "
-    "day DATE, t TIMESTAMP, n TIMESTAMP_NTZ, m DECIMAL(10, 2), a ARRAY<INT>, "
-    "o STRUCT<p: STRING, q: ARRAY<DATE>>"
-)
 SPARKS = spark.StructType(
     [
         spark.StructField("b", spark.BooleanType()),
@@ -64,10 +59,6 @@ SPARKS = spark.StructType(
         ),
     ]
 )
-
-
-def column(*values: bytes | str | None) -> pa.Array:
-    return pa.array([v.encode() if isinstance(v, str) else v for v in values], pa.binary())
 
 
 def typed(ddl: str, *values: bytes | str | None) -> tuple[list[Any], list[str | None]]:
@@ -316,38 +307,6 @@ def test_values_of_another_type_are_refused(kind: str, text: str) -> None:
     assert error.startswith("field a: ")
 
 
-JSON_VALUES = some.recursive(
-    some.one_of(
-        some.none(),
-        some.booleans(),
-        some.integers(-(2**65), 2**65),
-        some.floats(allow_nan=False),
-        some.text(max_size=5),
-        some.sampled_from(
-            [
-                "2024-01-02T03:04:05+05:30",
-                "2024-01-02T03:04:05-0230",
-                "2024-01-02",
-                "2024-01-02T03:04:05Z",
-                "2024-01-02 03:04:05",
-                "AQI=",
-                "NaN",
-                "1",
-                "",
-            ]
-        ),
-    ),
-    lambda inner: some.one_of(
-        some.lists(inner, max_size=3),
-        some.dictionaries(some.sampled_from(["b", "i", "p", "q", "t"]), inner, max_size=3),
-    ),
-    max_leaves=4,
-)
-OBJECTS = some.dictionaries(
-    some.sampled_from([field.name for field in SPARKS] + ["other"]), JSON_VALUES, max_size=4
-).map(lambda found: json.dumps(found, ensure_ascii=False).encode())
-
-
 @settings(deadline=None)
 @given(some.lists(some.one_of(some.none(), OBJECTS), min_size=1, max_size=4))
 def test_in_bulk_and_row_by_row_are_the_same(values: list[bytes | None]) -> None:
@@ -368,39 +327,6 @@ def test_any_bytes_give_a_row_each(values: list[bytes | None]) -> None:
         assert len(found) == len(errors) == len(values)
         for value, was, error in zip(found, values, errors, strict=True):
             assert was is not None or (not value.is_valid and not error.is_valid)
-
-
-@settings(deadline=None)
-@given(some.lists(some.one_of(some.none(), some.binary(max_size=6), OBJECTS), max_size=8))
-def test_rows_beside_bad_ones_are_the_same_in_bulk(values: list[bytes | None]) -> None:
-    kind = parse_type(EVERYTHING)
-    screened = formats_json._screened(column(*values), kind)
-    if screened is not None:
-        singly, errors_singly = formats_json._singly(column(*values), kind)
-        assert str(screened[0].to_pylist()) == str(singly.to_pylist())
-        assert screened[1].equals(errors_singly)
-
-
-def test_what_is_good_is_not_held_back() -> None:
-    kind = parse_type(
-        "i INT, d DECIMAL(10,2), t TIMESTAMP, s STRING, n STRUCT<b: BOOLEAN>, l ARRAY<DOUBLE>"
-    )
-    row = {"i": 1, "d": 2.25, "t": "2026-01-05T09:00:00.000+00:00", "s": "ä", "n": {"b": True}}
-    good = json.dumps({**row, "l": [1, 2.5, None]}).encode()
-    bad = [b"", b"{", b"[1]", b'{"i": 1.5}', b'{"d": 1e9}', b'{"t": "now"}', b'{"n": {"b": 1}}']
-    assert screen([good, None, b" {} ", *bad], kind) == [True] * 3 + [False] * len(bad)
-    values, errors = typed("i INT", *([b'{"i": 7}'] * 300), b'{"i": "x"}', *([b'{"i": 8}'] * 300))
-    assert values == [{"i": 7}] * 300 + [{"i": None}] + [{"i": 8}] * 300
-    assert [at for at, error in enumerate(errors) if error is not None] == [300]
-
-
-def test_one_bad_row_among_many_is_found() -> None:
-    good = [f'{{"a":{i}}}'.encode() for i in range(5000)]
-    values, errors = typed("a INT", *good[:2500], b"{", *good[2500:])
-    assert values == [{"a": i} for i in range(2500)] + [{"a": None}] + [
-        {"a": i} for i in range(2500, 5000)
-    ]
-    assert [at for at, error in enumerate(errors) if error is not None] == [2500]
 
 
 def test_slices_are_read_from_where_they_begin() -> None:
