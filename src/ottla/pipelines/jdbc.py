@@ -181,6 +181,8 @@ class _Write:
             if target.column(one) is None:
                 near = get_close_matches(one, target.types, 1)
                 hint = f"did you mean {near[0]}?" if near else "add it, or leave it out in a view"
+                if one in (START, END):
+                    hint = f"add it, of type {types[one]}"
                 raise DatabaseFailed(f"table {self.sink.table} has no column {one}; {hint}")
         return target
 

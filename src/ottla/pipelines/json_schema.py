@@ -145,7 +145,7 @@ def _json_default(key: Key) -> Any:
 
 
 def _conditions(fields: Fields) -> Iterator[Schema]:
-    """`format: json` needs a schema; `order` goes only with `mode: upsert`."""
+    """`format: json` needs a schema; `sequence_by` goes only with `mode: upsert`."""
     known = {key.name: key for key in fields}
     for key in fields:
         if key.needed_when is not None:
