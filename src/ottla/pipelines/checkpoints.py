@@ -29,6 +29,9 @@ VERSION: Final = 1
 NAME: Final = "pipeline.json"
 LOCK: Final = ".lock"
 TEMPORARY: Final = ".pipeline.json.new"
+# Spark's logs of a query: batches that were begun, with where each ends; those that are done.
+OFFSETS: Final = "offsets"
+COMMITS: Final = "commits"
 OWN_FILES: Final = frozenset({NAME, LOCK, TEMPORARY})
 
 
@@ -38,6 +41,7 @@ class Store(Protocol):
     def read(self) -> str | None: ...
     def write(self, text: str) -> None: ...
     def has_flow(self, flow: str) -> bool: ...
+    def batches(self, flow: str, log: str) -> Mapping[int, str]: ...
     def strangers(self) -> Sequence[str]: ...
 
 
@@ -153,7 +157,11 @@ class Local:
 
     def has_flow(self, flow: str) -> bool:
         # Without a batch there is nothing yet that a change could contradict.
-        return any((self._path / flow / "offsets").glob("[0-9]*"))
+        return any((self._path / flow / OFFSETS).glob("[0-9]*"))
+
+    def batches(self, flow: str, log: str) -> Mapping[int, str]:
+        found = (self._path / flow / log).glob("[0-9]*")
+        return {int(one.name): one.read_text() for one in found if one.name.isdigit()}
 
     def strangers(self) -> Sequence[str]:
         return sorted(one.name for one in self._path.iterdir() if one.name not in OWN_FILES)
@@ -180,20 +188,28 @@ class Remote:
     def has_flow(self, flow: str) -> bool:
         return bool(self._text(f"{flow}/metadata"))
 
+    def batches(self, flow: str, log: str) -> Mapping[int, str]:
+        texts = self._named_texts(f"{flow}/{log}")
+        return {int(name): text for name, text in texts if name.isdigit()}
+
     def strangers(self) -> Sequence[str]:
         # There is no listing through Spark's readers.
         return ()
 
     def _text(self, name: str) -> list[str]:
+        return [text for _, text in self._named_texts(name)]
+
+    def _named_texts(self, name: str) -> list[tuple[str, str]]:
         from pyspark.errors import AnalysisException
 
         try:
-            rows = self._spark.read.text(f"{self._location}/{name}", wholetext=True).collect()
+            frame = self._spark.read.text(f"{self._location}/{name}", wholetext=True)
+            rows = frame.selectExpr("_metadata.file_name AS name", "value").collect()
         except AnalysisException as error:
             if error.getCondition() == "PATH_NOT_FOUND":
                 return []
             raise
-        return [row.value for row in rows]
+        return [(row.name, row.value) for row in rows]
 
 
 def _lock(lock: int, location: str) -> None:

@@ -33,7 +33,7 @@ Offsets: TypeAlias = dict[TopicPartition, int]
 
 def positions(progress: Mapping[str, Any], key: str = "endOffset") -> list[Offsets]:
     """What a batch's sources say of themselves; sources that are no topics are left out."""
-    found = [_offsets(one.get(key)) for one in progress.get("sources") or []]
+    found = [offsets_of(one.get(key)) for one in progress.get("sources") or []]
     return [one for one in found if one is not None]
 
 
@@ -132,7 +132,7 @@ def client_settings(pipeline: Pipeline) -> ClientSettings:
     return ClientSettings.from_kafka({**kafka, "bootstrap.servers": pipeline.bootstrap})
 
 
-def _offsets(document: Any) -> Offsets | None:
+def offsets_of(document: Any) -> Offsets | None:
     """`{"orders": {"0": 17}}`; None for what is something else."""
     if not isinstance(document, Mapping) or not document:
         return None

@@ -2,16 +2,21 @@
 
 Sinks that share a source read it each for itself, and each finds its bad records. The first in the
 file that reads it as a stream owns its letters; `pipeline.json` remembers that, so that another
-order of the sinks changes nothing. The others pass over bad records, which they count.
+order of the sinks changes nothing. The others pass over bad records, which they count. When the
+owner leaves the file, the next one goes on where it has ended (`handing_over.py`).
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.pipelines.checkpoints import OFFSETS, Store
 from ottla.pipelines.fingerprints import Document, identity
-from ottla.pipelines.model import Source
+from ottla.pipelines.lag import Offsets, offsets_of
+from ottla.pipelines.model import Source, TopicSource
 from ottla.pipelines.sources import Letters, has_letters
 
 if TYPE_CHECKING:
@@ -21,15 +26,64 @@ LETTERS: Final = "letters"
 FROM: Final = "from"
 
 
-def owners(streams: Sequence[Flow], old: Document | None) -> dict[str, Document]:
+@dataclass(frozen=True)
+class HandOver:
+    """The letters of a source go from a flow that is gone to one that is there."""
+
+    source: Source
+    former: str
+    owner: str
+
+
+def owners(
+    streams: Sequence[Flow], old: Document | None, store: Store
+) -> tuple[dict[str, Document], list[HandOver]]:
     """For each source with dead letters that is read as a stream: who owns them, and what it is."""
     found: dict[str, Document] = {}
+    changes: list[HandOver] = []
     for source, readers in _readers(streams).values():
         known = _known(source, streams, old) or {}
-        owner = known.get("owner")
-        name = owner if owner in [flow.name for flow in readers] else readers[0].name
-        found[source.name] = {**known, "owner": name, "reads": identity(source)}
+        names = [flow.name for flow in readers]
+        former = known.get("owner") or _of_its_own(source, old)
+        owner = former if former in names else names[0]
+        found[source.name] = {"owner": owner, "reads": identity(source)}
+        if former is not None and former != owner:
+            changes.append(HandOver(source, former, owner))
+        elif FROM in known and store.has_flow(owner):
+            # Without a checkpoint it begins anew, perhaps with another topic of this name.
+            found[source.name][FROM] = known[FROM]
+    return found, changes
+
+
+def _of_its_own(source: Source, old: Document | None) -> str | None:
+    """Once each source's letters were a flow of their own."""
+    name = f"{source.name}.dead"
+    return name if old is not None and name in old["flows"] else None
+
+
+def reached(store: Store, flow: str, source: TopicSource, *, log: str) -> Offsets | None:
+    """Where the last batch of a log ends in the source's topics; None where nobody knows.
+
+    Where a flow reads a topic twice, the place before which both have read.
+    """
+    batches = store.batches(flow, log)
+    ends = store.batches(flow, OFFSETS) if batches else {}
+    if not batches or max(batches) not in ends:
+        return None
+    found: Offsets = {}
+    for line in ends[max(batches)].splitlines():
+        for partition, offset in (_offsets_of(line) or {}).items():
+            if partition.topic in source.topics:
+                found[partition] = min(offset, found.get(partition, offset))
     return found
+
+
+def _offsets_of(line: str) -> Offsets | None:
+    try:
+        return offsets_of(json.loads(line))
+    except ValueError:
+        # The first line is a version.
+        return None
 
 
 def letters_of(flow: Flow, owned: Mapping[str, Document]) -> dict[str, Letters]:

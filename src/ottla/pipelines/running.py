@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JError
 
-from ottla.pipelines import checkpoints, graph, ownership, sinks
+from ottla.errors import OttlaError
+from ottla.pipelines import checkpoints, graph, ownership, sinks, starts
 from ottla.pipelines.attempts import QueryAttempt, TableAttempt
 from ottla.pipelines.causes import JAVA_GONE, Cause, cause_of
+from ottla.pipelines.fingerprints import Document
+from ottla.pipelines.handing_over import hand_over
 from ottla.pipelines.jars import missing_jars
 from ottla.pipelines.lag import Ends, Offsets, behind, newest, positions
 from ottla.pipelines.lost_spark import Earlier, SparkLost, untraced
 from ottla.pipelines.model import Pipeline, Source
 from ottla.pipelines.opening import Opening
+from ottla.pipelines.ownership import LETTERS
 from ottla.pipelines.problems import BadPipeline, PipelineFailed
 from ottla.pipelines.progress import Batches, Progress, report_of
 from ottla.pipelines.reports import Event, EventKind, Reporter
 from ottla.pipelines.secrets import redact
 from ottla.pipelines.session import make_active
+from ottla.pipelines.starts import STARTS
 from ottla.pipelines.supervision import (
     Attempt,
     GivenUp,
@@ -109,16 +114,12 @@ class Run:
         with ExitStack() as stack:
             store = stack.enter_context(checkpoints.held(spark, checkpoint))
             opening = Opening(spark, pipeline)
-            flows = opening.flows()
-            streams = [flow for flow in flows if flow.frame.isStreaming]
-            old = checkpoints.known(store, checkpoint, pipeline)
-            document = checkpoints.check(store, checkpoint, pipeline, streams, spark.version, old)
-            owned = ownership.owners(streams, old)
-            document["letters"] = owned
-            checkpoints.note(store, document, old)
-            flows = opening.owned(flows, owned)
+            flows = self._opened(opening, store, stop)
+            if flows is None:
+                return
             if not self._once:
                 # `once` is about what was there at the start, and each batch says it itself.
+                streams = [flow for flow in flows if flow.frame.isStreaming]
                 topics = [source for flow in streams for source in flow.sources]
                 teller.ends = stack.enter_context(Ends(pipeline, topics))
             left = [flow for flow in flows if flow.name not in self.earlier.done]
@@ -131,6 +132,51 @@ class Run:
             self._supervise(stop, stop_now)
             is_stopped = stop.is_set() or stop_now.is_set()
             teller.event("stopped" if is_stopped else "done", teller.summary(is_stopped=is_stopped))
+
+    def _opened(
+        self, opening: Opening, store: checkpoints.Store, stop: threading.Event
+    ) -> list[graph.Flow] | None:
+        """The flows, as their checkpoint lets them go on; None: somebody has said stop."""
+        flows = opening.flows()
+        streams = [flow for flow in flows if flow.frame.isStreaming]
+        old = checkpoints.known(store, self._checkpoint, self._pipeline)
+        document = checkpoints.check(
+            store, self._checkpoint, self._pipeline, streams, self._spark.version, old
+        )
+        begins = self._begins(streams, old, store, stop)
+        if begins is None:
+            return None
+        owned, changes = ownership.owners(streams, old, store)
+        document |= {LETTERS: owned, STARTS: begins}
+        for change in changes:
+            hand_over(
+                change, document, store, opening, lambda text: self._teller.event("note", text)
+            )
+        checkpoints.note(store, document, old)
+        return opening.owned(flows, document)
+
+    def _begins(
+        self,
+        streams: Sequence[graph.Flow],
+        old: Document | None,
+        store: checkpoints.Store,
+        stop: threading.Event,
+    ) -> dict[str, dict[str, Document]] | None:
+        """Where new flows begin, asked as often as a flow is tried; None: somebody said stop."""
+        patience = Patience(self._pipeline.restarts)
+        while not stop.is_set():
+            try:
+                return starts.settled(self._pipeline, streams, old, store)
+            except OttlaError as error:
+                cause = cause_of(error)
+                pause_s = None if cause.is_missing_topic else patience.pause_s()
+                if pause_s is None:
+                    raise PipelineFailed(self._teller.clean(cause.text)) from None
+                self._teller.event(
+                    "restarting", f"restarting in {pause_s:g} s because {cause.text}"
+                )
+                stop.wait(pause_s)
+        return None
 
     def lost(self, cause: Cause, stop: threading.Event) -> PipelineFailed:
         """After the pause before a new Spark: SparkLost; or why there is to be none."""

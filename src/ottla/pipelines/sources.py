@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from ottla.pipelines import file_sources, schemas, table_sources
 from ottla.pipelines.bad_records import (
@@ -29,11 +29,16 @@ from ottla.pipelines.model import (
     View,
 )
 from ottla.pipelines.problems import BadPipeline, Problem
+from ottla.spark.offsets import to_document
 from ottla.spark.options import BadOption, LetterOptions, SinkOptions, SourceOptions
+from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
+
+# As startingOffsets has them: by topic and partition.
+Offsets: TypeAlias = Mapping[str, Mapping[str, int]]
 
 _MESSAGE: Final = ("topic", "partition", "offset", "timestamp")
 
@@ -43,7 +48,7 @@ class Letters:
     """The dead letters of a source, for the one flow that writes them."""
 
     # Where they begin, in the form of startingOffsets; empty: with the first record that is read.
-    since: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    since: Offsets = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -57,16 +62,21 @@ class Opened:
 
 
 def open_source(
-    spark: SparkSession, pipeline: Pipeline, source: Source, letters: Letters | None = None
+    spark: SparkSession,
+    pipeline: Pipeline,
+    source: Source,
+    letters: Letters | None = None,
+    start: Offsets | None = None,
 ) -> Opened:
     """Raises BadPipeline where the file is wrong about the source, PipelineFailed for the rest.
 
     With `letters` whoever reads the frame writes the source's dead letters; otherwise its bad
-    records are dropped, unless the source wants to fail.
+    records are dropped, unless the source wants to fail. `start` is where a topic's first batch
+    begins, whatever the file says.
     """
     match source:
         case TopicSource():
-            return _open_topic(spark, pipeline, source, letters)
+            return _open_topic(spark, pipeline, source, letters, start)
         case FileSource():
             posted = None if letters is None else _file_letters(pipeline, source)
             return opened(file_sources.read(spark, pipeline, source, posted), source)
@@ -191,28 +201,79 @@ def _is_struct(frame: DataFrame, column: str) -> bool:
 
 
 def _open_topic(
-    spark: SparkSession, pipeline: Pipeline, source: TopicSource, letters: Letters | None
+    spark: SparkSession,
+    pipeline: Pipeline,
+    source: TopicSource,
+    letters: Letters | None,
+    start: Offsets | None,
 ) -> Opened:
     schemas.topic_shape(source)  # What is wrong with the schemas is told before anything is asked.
     names = ["key", "value", *_MESSAGE, *([HEADERS] if source.headers else [])]
     options = {**_reading(pipeline, source), **_typing(source)}
+    if start is not None:
+        options = {name: text for name, text in options.items() if not name.startswith("starting")}
+        options["startingOffsets"] = json.dumps(start)
     if has_bad_records(source):
         names.append(ERROR)
         if letters is not None:
-            options["deadLetterTopic"] = source.bad_records.topic
-            options["deadLettersOf"] = json.dumps([pipeline.name, source.name])
+            options |= _letter_options(pipeline, source)
             if letters.since:
                 options["deadLettersFrom"] = json.dumps(letters.since)
     return opened(_load(spark, source, {**options, "columns": ",".join(names)}), source)
 
 
 def _load(spark: SparkSession, source: TopicSource, options: dict[str, str]) -> DataFrame:
+    # Spark would tell what is wrong with them in the trace of a Python worker.
+    _parsed(source, options)
+    return spark.readStream.format("ottla").options(**options).load()
+
+
+def letters_between(
+    spark: SparkSession,
+    pipeline: Pipeline,
+    source: TopicSource,
+    start: Mapping[TopicPartition, int],
+    end: Mapping[TopicPartition, int],
+) -> DataFrame:
+    """A table of what lies between; whoever reads it writes its letters."""
+    partitions: dict[str, list[int]] = {}
+    for one in end:
+        partitions.setdefault(one.topic, []).append(one.partition)
+    dropped = ("subscribe", "starting", "maxOffsets", "groupId")
+    options = {
+        name: text
+        for name, text in {**_reading(pipeline, source), **_typing(source)}.items()
+        if not name.startswith(dropped)
+    }
+    options |= {
+        "assign": json.dumps(partitions),
+        "startingOffsets": json.dumps(to_document(start)),
+        "endingOffsets": json.dumps(to_document(end)),
+        "columns": ",".join(["key", "value", ERROR]),
+        "failOnDataLoss": "false",
+        **_letter_options(pipeline, source),
+    }
+    return spark.read.format("ottla").options(**options).load()
+
+
+def _letter_options(pipeline: Pipeline, source: TopicSource) -> dict[str, str]:
+    return {
+        "deadLetterTopic": source.bad_records.topic,
+        "deadLettersOf": json.dumps([pipeline.name, source.name]),
+    }
+
+
+def starting_options(pipeline: Pipeline, source: TopicSource) -> SourceOptions:
+    """How the topics are read, without what becomes of their messages."""
+    return _parsed(source, _reading(pipeline, source))
+
+
+def _parsed(source: TopicSource, options: Mapping[str, str]) -> SourceOptions:
+    lower = {name.lower(): text for name, text in options.items()}
     try:
-        # Spark would tell it in the trace of a Python worker.
-        SourceOptions.parse({name.lower(): text for name, text in options.items()}, streaming=True)
+        return SourceOptions.parse(lower, streaming=True)
     except BadOption as wrong:
         raise _problem(source, str(wrong)) from wrong
-    return spark.readStream.format("ottla").options(**options).load()
 
 
 def _reading(pipeline: Pipeline, source: TopicSource) -> dict[str, str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ottla.pipelines.checkpoints import Remote
+from ottla.pipelines.checkpoints import Local, Remote
 from ottla.pipelines.problems import BadPipeline
 from ottla.testing import Broker
 from spark.kit.filling import put, record
@@ -211,3 +211,10 @@ def test_note_elsewhere_than_on_this_machine(spark: SparkSession, tmp_path: Path
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "metadata").write_text('{"id":"x"}')
     assert store.has_flow("out")
+    assert store.batches("out", "offsets") == {}
+    (tmp_path / "out" / "offsets").mkdir()
+    for number in (9, 10):
+        (tmp_path / "out" / "offsets" / str(number)).write_text(f"v1\n{{}}\n{number}")
+    (tmp_path / "out" / "offsets" / ".10.crc").write_text("")
+    assert store.batches("out", "offsets") == {9: "v1\n{}\n9", 10: "v1\n{}\n10"}
+    assert store.batches("out", "offsets") == Local(tmp_path).batches("out", "offsets")

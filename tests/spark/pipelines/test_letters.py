@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -166,3 +167,74 @@ def test_the_letters_of_a_table_are_written_once_in_a_run(shop: Shop) -> None:
     assert shop.letters() == {"x": 1}
     shop.run()
     assert shop.letters() == {"x": 2}
+
+
+def test_the_owner_leaves_while_it_is_ahead(shop: Shop) -> None:
+    """The next one passes what has its letters already, and then writes its own."""
+    shop.send("{1", '{"id": 2}')
+    shop.write("out")
+    shop.run()
+    shop.send("{3")
+    shop.write("more")
+    running = shop.run()
+    assert shop.letters() == {"{1": 1, "{3": 1}
+    (note,) = running.texts("note")
+    assert "now written by flow more, from where out has ended" in note
+    shop.send("{4")
+    assert shop.run().texts("note") == []
+    assert shop.letters() == {"{1": 1, "{3": 1, "{4": 1}
+
+
+def test_the_owner_leaves_while_it_is_behind(shop: Shop) -> None:
+    """What the next one has passed already is read once more, for its letters alone."""
+    shop.write("out", "more")
+    shop.send("{1", '{"id": 2}')
+    shop.run()
+    # The owner gets nowhere; the other goes on.
+    for log in ("offsets", "commits"):
+        assert (shop.directory / "checkpoint" / "out" / log / "0").exists()
+    keep = shop.directory / "kept"
+    shutil.copytree(shop.directory / "checkpoint" / "out", keep)
+    shop.send("{3", '{"id": 4}')
+    shop.run()
+    assert shop.letters() == {"{1": 1, "{3": 1}
+    shop.send("{5")
+    # As if the owner had not come to the second batch.
+    shutil.rmtree(shop.directory / "checkpoint" / "out")
+    keep.rename(shop.directory / "checkpoint" / "out")
+    shop.write("more")
+    running = shop.run()
+    (note,) = running.texts("note")
+    assert "reading 2 messages again" in note
+    # The second batch of the former has left its letters, as a batch does that is not committed.
+    assert shop.letters() == {"{1": 1, "{3": 2, "{5": 1}
+    assert shop.rows("more") == ["2", "4"]
+
+
+def test_letters_that_were_once_a_flow_of_their_own(shop: Shop) -> None:
+    """A checkpoint from then: its flow of letters is the former owner."""
+    shop.write("out")
+    shop.send("{1", '{"id": 2}')
+    shop.run()
+    checkpoint = shop.directory / "checkpoint"
+    shutil.copytree(checkpoint / "out", checkpoint / "orders.dead")
+    noted = json.loads((checkpoint / "pipeline.json").read_text())
+    del noted["letters"]
+    noted["flows"]["orders.dead"] = noted["flows"]["out"]
+    (checkpoint / "pipeline.json").write_text(json.dumps(noted))
+    shop.send("{3")
+    (note,) = shop.run().texts("note")
+    assert "now written by flow out, from where orders.dead has ended" in note
+    assert shop.letters() == {"{1": 1, "{3": 1}
+
+
+def test_an_owner_whose_folder_is_gone(shop: Shop) -> None:
+    shop.write("out")
+    shop.send("{1")
+    shop.run()
+    shutil.rmtree(shop.directory / "checkpoint" / "out")
+    shop.write("more")
+    (note,) = shop.run().texts("note")
+    assert "how far flow out came is not known" in note
+    # The new one reads from the start: twice is better than never.
+    assert shop.letters() == {"{1": 2}

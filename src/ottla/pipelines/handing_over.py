@@ -1,0 +1,68 @@
+"""When the flow that wrote a source's dead letters has left the file, another goes on for it.
+
+What the former has finished is in its checkpoint. The new owner writes letters from there on. Where
+it has come further already, what lies between is read once more, for its letters alone; that is
+done before the new owner is noted, so that a crash repeats it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from ottla.pipelines.causes import cause_of
+from ottla.pipelines.checkpoints import COMMITS, OFFSETS, Store
+from ottla.pipelines.fingerprints import Document
+from ottla.pipelines.lag import Offsets
+from ottla.pipelines.model import TopicSource
+from ottla.pipelines.ownership import FROM, LETTERS, HandOver, reached
+from ottla.pipelines.problems import PipelineFailed
+from ottla.pipelines.starts import STARTS
+from ottla.spark.offsets import from_document, to_document
+
+if TYPE_CHECKING:
+    from ottla.pipelines.opening import Opening
+
+
+def hand_over(
+    change: HandOver, noted: Document, store: Store, opening: Opening, tell: Callable[[str], None]
+) -> None:
+    """Notes where the new owner's letters begin; raises PipelineFailed."""
+    source, owner = change.source, change.owner
+    whose = f"the dead letters of source {source.name} are now written by flow {owner}"
+    done = None
+    if isinstance(source, TopicSource):
+        done = reached(store, change.former, source, log=COMMITS)
+    if done is None or not isinstance(source, TopicSource):
+        tell(
+            f"{whose}; how far flow {change.former} came is not known, so letters of what only "
+            f"{owner} has read are missing"
+        )
+        return
+    begun = _begun(change, source, noted, store)
+    between = {one: end for one, end in begun.items() if end > done.get(one, 0)}
+    if between:
+        count = sum(end - done.get(one, 0) for one, end in between.items())
+        tell(f"{whose}; reading {count} messages again for theirs, to where {owner} is")
+        try:
+            opening.catch_up(source, {one: done.get(one, 0) for one in between}, between)
+        except Exception as error:  # Spark raises many kinds of these.
+            raise PipelineFailed(
+                f"source {source.name}: its dead letters cannot be handed over to flow {owner}: "
+                f"{cause_of(error).text}"
+            ) from error
+    else:
+        tell(f"{whose}, from where {change.former} has ended")
+    since = {one: max(done.get(one, 0), begun.get(one, 0)) for one in done.keys() | begun.keys()}
+    noted[LETTERS][source.name][FROM] = to_document(since)
+
+
+def _begun(change: HandOver, source: TopicSource, noted: Document, store: Store) -> Offsets:
+    """What the new owner will not read again for certain: a batch that it has begun may be in its
+    sink already, and is passed over then."""
+    found = reached(store, change.owner, source, log=OFFSETS)
+    if found is not None:
+        return found
+    start = noted[STARTS].get(change.owner, {}).get(source.name)
+    offsets = {} if start is None else from_document(start["offsets"])
+    return {one: offset for one, offset in offsets.items() if offset > 0}
