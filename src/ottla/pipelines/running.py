@@ -124,7 +124,7 @@ class Run:
                 teller.ends = stack.enter_context(Ends(pipeline, topics))
             left = [flow for flow in flows if flow.name not in self.earlier.done]
             self._flows = [self.supervised(flow) for flow in left]
-            self._flows += [self.posting(opening, source) for source in ownership.tables(flows)]
+            self._flows += self._postings(opening, flows)
             names = ", ".join(flow.name for flow in left)
             teller.event(
                 "started", f"{pipeline.name} has started: {names}; checkpoint {checkpoint}"
@@ -224,11 +224,16 @@ class Run:
             unfinished=self._teller.unfinished,
         )
 
-    def posting(self, opening: Opening, source: Source) -> Supervised:
-        """The letters of a table, once in a run."""
+    def _postings(self, opening: Opening, flows: Sequence[graph.Flow]) -> list[Supervised]:
+        """The letters of tables, once in a run."""
+        named = {f"{source.name}.dead": source for source in ownership.tables(flows)}
+        done = self.earlier.done
+        return [self._posting(opening, *one) for one in named.items() if one[0] not in done]
+
+    def _posting(self, opening: Opening, name: str, source: Source) -> Supervised:
         return Supervised(
-            source.name,
-            lambda: TableAttempt(self._spark, source.name, lambda: opening.post(source)),
+            name,
+            lambda: TableAttempt(self._spark, name, lambda: opening.post(source)),
             self._pipeline.restarts,
             failing=cause_of,
             restarting=self._teller.restarting,
