@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 from ottla.pipelines.model import Pipeline, Sql
 from ottla.pipelines.reading import read_pipeline
 from ottla.pipelines.running import run
+from ottla.pipelines.session import settings_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -59,8 +60,10 @@ def once(session: SparkSession, job: Job) -> None:
     """One run over all that is in the topic, from a new checkpoint."""
     pipeline = _pipeline(job)
     fresh = session.newSession()
-    for name, value in {"spark.sql.session.timeZone": "UTC", **pipeline.spark}.items():
-        fresh.conf.set(name, value)
+    # Both sides get what the command line gives a pipeline, where a session can still have it.
+    for name, value in settings_of(pipeline, session.sparkContext.master).items():
+        if fresh.conf.isModifiable(name):
+            fresh.conf.set(name, value)
     with tempfile.TemporaryDirectory() as checkpoint:
         if job.format == "kafka":
             _by_hand(fresh, job, pipeline, checkpoint)
