@@ -6,6 +6,7 @@ names and directories. Tests that kill something start their own (see kit/childr
 
 from __future__ import annotations
 
+import importlib
 import re
 import secrets
 from collections.abc import Callable, Iterator, Mapping
@@ -19,7 +20,8 @@ from ottla.testing import Broker
 from ottla.testing.broker import Setting
 from spark.kit import session
 from spark.kit.postgres import Postgres, running
-from spark.kit.toolchain import connector_jars, delta_jars, jdbc_jars, require
+from spark.kit.secured_kafka import SecuredKafka
+from spark.kit.toolchain import ROOT, connector_jars, delta_jars, jdbc_jars, require
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -83,6 +85,22 @@ def postgres() -> Iterator[Postgres]:
         require("java", "mvn")
     with running() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def real_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
+    """A node of Kafka itself; tests keep out of each other's way by topic names."""
+    require("java", "openssl", "keytool")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(ROOT))
+        patch.chdir(ROOT)
+        kafka_jars: Path = importlib.import_module("bench.peers").resolve_jars()
+    node = SecuredKafka(tmp_path_factory.mktemp("kafka"), kafka_jars)
+    try:
+        node.start()
+        yield node
+    finally:
+        node.close()
 
 
 @pytest.fixture(scope="session")

@@ -132,7 +132,7 @@ def test_one_fat_partition_is_shared_by_all_cores_where_that_is_asked_for(
 def test_many_partitions_and_empty_topics_are_read(
     spark: SparkSession, broker: Broker, topic: MakeTopic
 ) -> None:
-    """Two hundred are read in test_row_for_row.py."""
+    """Two hundred are read in test_row_for_row_on_kafka.py."""
     many, empty = topic(20), topic(3)
     put_numbers(broker.bootstrap, many, range(200), partitions=20)
     assert numbers(spark, broker, subscribe=f"{many},{empty}") == list(range(200))

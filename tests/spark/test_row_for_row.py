@@ -1,4 +1,7 @@
-"""format("ottla") gives exactly the rows that Spark's own connector gives, however odd they are."""
+"""format("ottla") gives exactly the rows that Spark's own connector gives, however odd they are.
+
+Here from Ottla; test_row_for_row_on_kafka.py does it with a real Kafka.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +10,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import SparkSession
 
 from ottla.testing import Broker
 from ottla.testing.plugin import BrokerFactory
 from ottla.wire.compression import Compression
 from scenarios.polling import until
+from spark.kit.comparing import Both
 from spark.kit.filling import (
     append_to_log_file,
     awkward_records,
@@ -23,44 +26,9 @@ from spark.kit.filling import (
     put_numbers,
     record,
 )
-from spark.kit.streams import OTTLA, read
 
 MakeTopic = Callable[..., str]
 T = 1_790_000_000_000
-
-
-def exactly(frame: DataFrame) -> list[Row]:
-    """All columns by place; microseconds, since Python's datetime bends what lies before 1970."""
-    columns = [name for name in frame.columns if name != "timestamp"]
-    rows = frame.selectExpr(*columns, "unix_micros(timestamp) as micros").collect()
-    return sorted(rows, key=lambda row: (row.topic, row.partition, row.offset))
-
-
-class Both:
-    """Reads with both connectors and holds the answers against each other."""
-
-    def __init__(self, spark: SparkSession, connector: str, bootstrap: str) -> None:
-        self._spark = spark
-        self._connector = connector
-        self._bootstrap = bootstrap
-
-    def same(self, **options: Any) -> list[Row]:
-        # Their consumers wait for their last fetch when they close, half a second per partition.
-        quick = {"kafka.fetch.max.wait.ms": 10}
-        theirs = read(self._spark, self._connector, self._bootstrap, **options, **quick)
-        ours = read(self._spark, OTTLA, self._bootstrap, **options)
-        assert ours.schema.simpleString() == theirs.schema.simpleString()
-        expected, found = exactly(theirs), exactly(ours)
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            assert one == other
-        return found
-
-    def refused(self, **options: Any) -> None:
-        """Neither reads that."""
-        for format in (self._connector, OTTLA):
-            with pytest.raises(PySparkException):
-                read(self._spark, format, self._bootstrap, **options).collect()
 
 
 @pytest.fixture

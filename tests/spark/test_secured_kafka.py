@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterator
-from pathlib import Path
 from random import Random
 
 import pytest
@@ -24,7 +21,6 @@ from ottla.wire.compression import Compression
 from ottla.wire.records import Record, decode_records, encode_batch, headers_in
 from scenarios.polling import until
 from spark.kit.secured_kafka import PASSWORD, USER, SecuredKafka, run
-from spark.kit.toolchain import ROOT, require
 
 RUN_S = 60.0
 WAIT_S = 30.0
@@ -34,20 +30,10 @@ READ = TopicPartition("doors", 0)
 
 
 @pytest.fixture(scope="module")
-def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecuredKafka]:
-    require("java", "openssl", "keytool")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(str(ROOT))
-        patch.chdir(ROOT)
-        jars: Path = importlib.import_module("bench.peers").resolve_jars()
-    node = SecuredKafka(tmp_path_factory.mktemp("kafka"), jars)
-    try:
-        node.start()
-        for topic in ("doors", "deals", "open", "spark"):
-            create_topic(node.address("PLAINTEXT"), topic, 1, {})
-        yield node
-    finally:
-        node.close()
+def kafka(real_kafka: SecuredKafka) -> SecuredKafka:
+    for topic in ("doors", "deals", "open", "spark"):
+        create_topic(real_kafka.address("PLAINTEXT"), topic, 1, {})
+    return real_kafka
 
 
 def options(node: SecuredKafka, door: str, **named: str) -> dict[str, str]:

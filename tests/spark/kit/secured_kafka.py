@@ -39,6 +39,7 @@ transaction.state.log.num.partitions=1
 transaction.state.log.replication.factor=1
 transaction.state.log.min.isr=1
 group.initial.rebalance.delay.ms=0
+log.cleaner.backoff.ms=100
 listener.name.login.sasl.enabled.mechanisms=PLAIN
 listener.name.login.plain.connections.max.reauth.ms={lifetime}
 listener.name.login.plain.sasl.jaas.config=\
