@@ -240,6 +240,8 @@ Path_ = Callable[[str], str]
 
 def _topic_source(found: Found, common: Mapping[str, Any], _: Path_) -> Source:
     key = found["key"]
+    schema_ids, writer_schemas = _schema_ids(found)
+    key_schema_ids, key_writer_schemas = _schema_ids(key) if key else ((), ())
     return TopicSource(
         **common,
         topics=_topics(found),
@@ -247,11 +249,20 @@ def _topic_source(found: Found, common: Mapping[str, Any], _: Path_) -> Source:
         format=found["format"],
         key_format=key["format"] if key else "string",
         key_schema=key["schema"] if key else None,
-        schema_ids=found["schema_ids"] or (),
-        key_schema_ids=(key["schema_ids"] or ()) if key else (),
+        schema_ids=schema_ids,
+        key_schema_ids=key_schema_ids,
+        writer_schemas=writer_schemas,
+        key_writer_schemas=key_writer_schemas,
         headers=found["headers"],
         max_rows_per_batch=found["max_rows_per_batch"],
     )
+
+
+def _schema_ids(found: Found) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    given = found["schema_ids"] or ()
+    if isinstance(given, dict):
+        return tuple(map(int, given)), tuple(given.values())
+    return given, ()
 
 
 def _file_source(found: Found, common: Mapping[str, Any], path: Path_) -> Source:

@@ -179,8 +179,7 @@ class Checker:
         for name, node in table.entries:
             if not re.fullmatch(kind.pattern, name.text):
                 self.note(
-                    f"{self._shown(name.text)!r} is no name for a {kind.words}; use letters, "
-                    "digits and _, a letter first",
+                    f"{self._shown(name.text)!r} is no name for a {kind.words}; {kind.hint}",
                     name.place,
                 )
                 continue
@@ -219,7 +218,8 @@ class Checker:
     def _either(self, kind: Either, node: Node, path: str) -> Any:
         if isinstance(node, Table):
             return self.read(kind.long, node, path)
-        if isinstance(node, Scalar) and not node.is_null:
+        is_list = isinstance(node, Items) and isinstance(kind.short, Texts)
+        if is_list or (isinstance(node, Scalar) and not node.is_null):
             return self.read(kind.short, node, path)
         return self._wanted(node, path, wanted(kind))
 

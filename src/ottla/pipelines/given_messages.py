@@ -76,12 +76,14 @@ def message_tables(source: TopicSource, files: Sequence[Path]) -> Iterator[pa.Ta
         yield pa.table(list(columns), schema=schema)
 
 
-def encoder(format: TopicFormat, schema: str | None, schema_ids: Sequence[int] = ()) -> Encode:
+def encoder(
+    format: TopicFormat, schema: str | None, ids: Sequence[int] = (), writers: Sequence[str] = ()
+) -> Encode:
     """JSON as a person writes it in a test into a message's bytes; they raise BadLine."""
     if format == "json":
         return lambda value: json_text(value).encode()
     if format == "avro":
-        return _avro_encoder(schema or "", _registry_head(schema_ids))
+        return _avro_encoder(*_written_by(schema, ids, writers))
     return _text_bytes
 
 
@@ -109,13 +111,15 @@ def _value_reader(source: TopicSource) -> Callable[[Line], Message]:
     """A line is the value, to the byte; so a line that does not parse is a bad record."""
     if source.format != "avro":
         return lambda line: _message(source, value=line.data)
-    encode = encoder("avro", source.schema, source.schema_ids)
+    encode = encoder("avro", source.schema, source.schema_ids, source.writer_schemas)
     return lambda line: _message(source, value=encode(object_in(line)))
 
 
 def _envelope_reader(source: TopicSource) -> Callable[[Line], Message]:
-    value_bytes = encoder(source.format, source.schema, source.schema_ids)
-    key_bytes = encoder(source.key_format, source.key_schema, source.key_schema_ids)
+    value_bytes = encoder(source.format, source.schema, source.schema_ids, source.writer_schemas)
+    key_bytes = encoder(
+        source.key_format, source.key_schema, source.key_schema_ids, source.key_writer_schemas
+    )
 
     def read(line: Line) -> Message:
         found = object_in(line)
@@ -204,9 +208,17 @@ def _count(name: str, found: Any, most: int) -> int:
     return found
 
 
-def _registry_head(schema_ids: Sequence[int]) -> bytes:
-    """As a registry's client puts it before what it writes."""
-    return b"\x00" + schema_ids[0].to_bytes(4, "big") if schema_ids else b""
+def _written_by(
+    schema: str | None, ids: Sequence[int], writers: Sequence[str]
+) -> tuple[str, bytes]:
+    """The schema by which a test's messages are written, and a registry's bytes before them.
+
+    Of ids with schemas of their own it is the last one, which mostly is the newest.
+    """
+    if not ids:
+        return schema or "", b""
+    written_by = (ids[-1], writers[-1]) if writers else (ids[0], schema or "")
+    return written_by[1], b"\x00" + written_by[0].to_bytes(4, "big")
 
 
 def _avro_encoder(schema: str, head: bytes) -> Encode:
@@ -249,8 +261,8 @@ def _avro_values(source: TopicSource, file: Path) -> list[bytes]:
     if source.format != "avro":
         raise BadCase([Problem(f"{file} is an Avro file, but the format of {source.name} is "
                                f"{source.format}; give it JSON lines", source.place)])  # fmt: skip
-    parsed = fastavro.parse_schema(json.loads(source.schema or ""))
-    head = _registry_head(source.schema_ids)
+    schema, head = _written_by(source.schema, source.schema_ids, source.writer_schemas)
+    parsed = fastavro.parse_schema(json.loads(schema))
     try:
         records = list(fastavro.reader(io.BytesIO(bytes_of(file)), parsed))
         return [head + _avro_bytes(parsed, record) for record in records]

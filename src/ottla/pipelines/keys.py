@@ -105,10 +105,10 @@ class Variants:
 
 @dataclass(frozen=True)
 class Either:
-    """A plain value in short, or a mapping for more."""
+    """A plain value or a list in short, or a mapping for more."""
 
-    short: Text | Choice
-    long: Fields | Variants
+    short: Text | Choice | Texts
+    long: Fields | Variants | Named
 
 
 @dataclass(frozen=True)
@@ -118,6 +118,7 @@ class Named:
     words: str
     pattern: str
     item: Text | Texts | Fields | Variants | Either
+    hint: str = "use letters, digits and _, a letter first"
 
 
 Kind: TypeAlias = (
@@ -163,6 +164,7 @@ ADDRESSES: Final = rf"{_ADDRESS}(\s*,\s*{_ADDRESS})*"
 FUNCTION: Final = r"[A-Za-z_][\w.]*:[A-Za-z_]\w*"
 _SPAN: Final = r"[0-9]{1,9}\s+(microsecond|millisecond|second|minute|hour|day|week)s?"
 DURATION: Final = rf"{_SPAN}(\s+{_SPAN})*"
+SCHEMA_ID: Final = r"[0-9]{1,9}|1[0-9]{9}|20[0-9]{8}"
 JDBC_URL: Final = r"jdbc:[a-z0-9]+:.+"
 
 BOOTSTRAP: Final = "${OTTLA_BOOTSTRAP:-127.0.0.1:9092}"
@@ -173,7 +175,10 @@ FILE_FORMATS: Final = ("json", "csv", "parquet", "avro")
 _TOPIC: Final = Text("a topic's name", TOPIC_NAME, "orders")
 _COLUMN: Final = Text("a column's name", None, "shop")
 _PATH: Final = Text("a path", None, "out/")
-_SCHEMA_IDS: Final = Texts(Whole(0))
+_SCHEMA_IDS: Final = Either(
+    Texts(Whole(0)),
+    Named("schema", SCHEMA_ID, Text("an Avro schema"), "use the id that the registry has given it"),
+)
 _SQL: Final = Text("a SELECT", None, "SELECT * FROM orders", is_sql=True)
 _UPSERT: Final = When("mode", ("upsert",))
 _STREAM: Final = When("read", ("stream",))
@@ -243,7 +248,9 @@ _TOPIC_SOURCE: Final = Fields(
         Key("framing", Choice(("none", "confluent")), "`confluent` takes the five bytes of a "
             "schema registry off Avro keys and values.", default="none"),
         Key("schema_ids", _SCHEMA_IDS, "With `framing: confluent`: the ids that the registry has "
-            "given to schemas which fit this one. A message with another id is a bad record.",
+            "given to schemas which fit this one; or a mapping of ids and their own Avro schemas, "
+            "from which the fields of this one are taken. A message with another id is a bad "
+            "record.",
             allowed_when=_AVRO),
         Key("headers", Flag(), "Whether SQL sees the column `_headers`.", default="false"),
         Key("max_rows_per_batch", Whole(1, 2**63 - 1), "Messages per batch at most."),

@@ -57,6 +57,9 @@ class TopicSource(Source):
     # The registry's ids that fit the schemas; without any, no registry's bytes come before them.
     schema_ids: tuple[int, ...] = ()
     key_schema_ids: tuple[int, ...] = ()
+    # Their own schemas, in the same order, where they are not those of the source.
+    writer_schemas: tuple[str, ...] = ()
+    key_writer_schemas: tuple[str, ...] = ()
     headers: bool = False
     max_rows_per_batch: int | None = None
 

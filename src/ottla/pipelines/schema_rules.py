@@ -24,6 +24,21 @@ def check_schemas(checker: Checker, places: Iterable[Found]) -> None:
             )
         for part, field in avro:
             _check_ids(checker, part, found, field)
+            _check_writers(checker, part)
+
+
+def _check_writers(checker: Checker, part: Found) -> None:
+    """Each id with a schema of its own."""
+    schemas = part["schema_ids"]
+    if not isinstance(schemas, dict):
+        return
+    from ottla.spark.formats import BadSchema
+    from ottla.spark.formats_avro import check_writers
+
+    try:
+        check_writers([int(one) for one in schemas], list(schemas.values()))
+    except BadSchema as wrong:
+        checker.note(f"{part.path}.schema_ids: {wrong}", part.place_of("schema_ids"))
 
 
 def _check_ids(checker: Checker, part: Found, source: Found, field: str) -> None:

@@ -40,11 +40,13 @@ def value_format(source: TopicSource | FileSource) -> Format | None:
     if isinstance(source, FileSource):
         kind = "avro" if source.format == "avro" else "json"
         return _checked(source, "", kind, source.schema)
-    return _checked(source, "", source.format, source.schema, source.schema_ids)
+    ids, writers = source.schema_ids, source.writer_schemas
+    return _checked(source, "", source.format, source.schema, ids, writers)
 
 
 def key_format(source: TopicSource) -> Format | None:
-    return _checked(source, "key ", source.key_format, source.key_schema, source.key_schema_ids)
+    ids, writers = source.key_schema_ids, source.key_writer_schemas
+    return _checked(source, "key ", source.key_format, source.key_schema, ids, writers)
 
 
 def table_shape(source: Source) -> StructType | None:
@@ -89,7 +91,12 @@ def spark_type(kind: pa.DataType) -> DataType:
 
 
 def _checked(
-    source: Source, what: str, kind: str, schema: str | None, schema_ids: tuple[int, ...] = ()
+    source: Source,
+    what: str,
+    kind: str,
+    schema: str | None,
+    schema_ids: tuple[int, ...] = (),
+    writers: tuple[str, ...] = (),
 ) -> Format | None:
     if kind == "bytes":
         return None
@@ -100,7 +107,7 @@ def _checked(
         raise _problem(
             source, f"the {what}schema is missing: {kind} needs one, for example {example}"
         )
-    form = Format("avro" if kind == "avro" else "json", schema, schema_ids)
+    form = Format("avro" if kind == "avro" else "json", schema, schema_ids, writers)
     try:
         arrow_type(form)
     except BadSchema as wrong:

@@ -29,6 +29,7 @@ from ottla.pipelines.model import (
     View,
 )
 from ottla.pipelines.problems import BadPipeline, Problem
+from ottla.spark.format_options import ids_text
 from ottla.spark.offsets import to_document
 from ottla.spark.options import BadOption, LetterOptions, SinkOptions, SourceOptions
 from ottla.types import TopicPartition
@@ -330,7 +331,7 @@ def _typing(source: TopicSource) -> dict[str, str]:
             options[f"{column}Schema"] = form.schema
         if form.schema_ids:
             options["avroFraming"] = "confluent"
-            options[f"{column}SchemaIds"] = ",".join(map(str, form.schema_ids))
+            options[f"{column}SchemaIds"] = ids_text(form)
     return options
 
 

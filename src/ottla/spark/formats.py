@@ -37,11 +37,13 @@ class Format:
     """How a key or value is to be read; `schema` is DDL or JSON as the user wrote it.
 
     With `schema_ids` an Avro value begins with the five bytes of a registry, and has one of these.
+    `writer_schemas` are theirs, in the same order, where they are not `schema` itself.
     """
 
     kind: Kind
     schema: str | None = None
     schema_ids: tuple[int, ...] = ()
+    writer_schemas: tuple[str, ...] = ()
 
 
 def spark_type(form: Format) -> str:
@@ -62,7 +64,7 @@ def apply(form: Format, column: pa.Array) -> tuple[pa.Array, pa.Array]:
     if form.kind == "json":
         return formats_json.parse_column(column, _parsed(form))
     assert form.schema is not None, "parse_format lets no other through"
-    return formats_avro.parse_column(column, form.schema, form.schema_ids)
+    return formats_avro.parse_column(column, form.schema, form.schema_ids, form.writer_schemas)
 
 
 def typed_schema(columns: Sequence[str], key: Format | None, value: Format | None) -> str:

@@ -6,6 +6,7 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -69,16 +70,28 @@ def arrow_type(schema: str) -> pa.DataType:
     return _prepared(schema).plan.kind
 
 
+def check_writers(schema_ids: Sequence[int], writer_schemas: Sequence[str]) -> None:
+    """Raises BadSchema for the first that cannot be read."""
+    for schema_id, schema in zip(schema_ids, writer_schemas, strict=False):
+        try:
+            _parsed(schema)
+        except BadSchema as wrong:
+            raise BadSchema(f"schema {schema_id}: {wrong}") from wrong
+
+
 def parse_column(
-    column: pa.Array, schema: str, schema_ids: Sequence[int] = ()
+    column: pa.Array,
+    schema: str,
+    schema_ids: Sequence[int] = (),
+    writer_schemas: Sequence[str] = (),
 ) -> tuple[pa.Array, pa.Array]:
     """The values, which with `schema_ids` come with a registry's head and one of these ids."""
     prepared = _prepared(schema)
-    read = _fastavro().schemaless_reader
+    parse = _RowParser(prepared, schema_ids, [_parsed(one) for one in writer_schemas])
     values: list[Any] = []
     errors: list[str | None] = []
     for data in column.to_pylist():
-        value, error = _parse_row(data, prepared, read, schema_ids)
+        value, error = parse(data)
         values.append(value)
         errors.append(error)
     try:
@@ -131,39 +144,64 @@ def _readable(wrong: BaseException) -> str:
     return text[:SHOWN_CHARS]
 
 
-def _parse_row(
-    data: bytes | None, schema: _Schema, read: Callable[..., Any], schema_ids: Sequence[int]
-) -> tuple[Any, str | None]:
-    if data is None:
-        return None, None
-    begin = 0
-    if schema_ids:
+class _RowParser:
+    """Bytes into a value and its error; by the schema of its id, if it has one."""
+
+    def __init__(self, schema: _Schema, schema_ids: Sequence[int], writers: Sequence[Any]) -> None:
+        fastavro = _fastavro()
+        self._read = fastavro.schemaless_reader
+        self._unresolved = fastavro.read.SchemaResolutionError
+        self._schema = schema
+        self._schema_ids = schema_ids
+        # The schema by which each is read, and the one it becomes where that is another.
+        self._writers = {
+            schema_id: (writer, None if writer == schema.parsed else schema.parsed)
+            for schema_id, writer in zip(schema_ids, writers, strict=False)
+        }
+
+    def __call__(self, data: bytes | None) -> tuple[Any, str | None]:
+        if data is None:
+            return None, None
+        if not self._schema_ids:
+            return self._value(data, 0, self._schema.parsed, None, "this schema")
         if len(data) < CONFLUENT_BYTES or data[0] != 0:
             return None, "it does not begin with the five bytes of a schema registry"
         schema_id = int.from_bytes(data[1:CONFLUENT_BYTES], "big")
-        if schema_id not in schema_ids:
-            return None, _not_named(schema_id, schema_ids)
-        begin = CONFLUENT_BYTES
-    source = io.BytesIO(data)
-    source.seek(begin)
-    try:
-        found = read(source, schema.parsed, None)
-        value = found if schema.plan.convert is None else schema.plan.convert(found)
-    except _DAMAGE as wrong:
-        return None, f"it is not Avro of this schema: {_readable(wrong)}"
-    left = len(data) - source.tell()
-    if left:
-        return None, f"it is not Avro of this schema: {left} bytes are left behind the value"
-    return value, None
+        if schema_id not in self._schema_ids:
+            return None, self._not_named(schema_id)
+        if schema_id not in self._writers:
+            return self._value(data, CONFLUENT_BYTES, self._schema.parsed, None, "this schema")
+        writer, reader = self._writers[schema_id]
+        try:
+            return self._value(data, CONFLUENT_BYTES, writer, reader, f"its schema {schema_id}")
+        except self._unresolved as wrong:
+            reason = _readable(wrong)
+            return None, f"schema {schema_id} of the registry does not become this one: {reason}"
 
+    def _value(
+        self, data: bytes, begin: int, writer: Any, reader: Any, of_schema: str
+    ) -> tuple[Any, str | None]:
+        source = io.BytesIO(data)
+        source.seek(begin)
+        convert = self._schema.plan.convert
+        try:
+            found = self._read(source, writer, reader)
+            value = found if convert is None else convert(found)
+        except _DAMAGE as wrong:
+            return None, f"it is not Avro of {of_schema}: {_readable(wrong)}"
+        left = len(data) - source.tell()
+        if left:
+            return None, f"it is not Avro of {of_schema}: {left} bytes are left behind the value"
+        return value, None
 
-def _not_named(schema_id: int, named: Sequence[int]) -> str:
-    """By another schema the bytes may well read, with each value in another field."""
-    return (
-        f"it was written by schema {schema_id} of the registry, and the ids named are "
-        f"{', '.join(map(str, named))}: name {schema_id} too if that schema has the same fields in "
-        "the same order"
-    )
+    def _not_named(self, schema_id: int) -> str:
+        """By another schema the bytes may well read, with each value in another field."""
+        named = ", ".join(map(str, self._schema_ids))
+        fitting = " if that schema has the same fields in the same order"
+        return (
+            f"it was written by schema {schema_id} of the registry, and the ids named are {named}: "
+            f"name {schema_id} too{', with its schema' if self._writers else fitting}"
+        )
 
 
 def _fastavro() -> ModuleType:
@@ -176,17 +214,26 @@ def _fastavro() -> ModuleType:
 
 @lru_cache(maxsize=64)
 def _prepared(schema: str) -> _Schema:
-    fastavro = _fastavro()
+    parsed = _parsed(schema)
+    with _readable_schema():
+        return _Schema(parsed, _plan(json.loads(schema), {}, ""))
+
+
+@lru_cache(maxsize=64)
+def _parsed(schema: str) -> Any:
+    """Without what is said of times, which are wanted as numbers: Python's end before Avro's."""
+    with _readable_schema():
+        return _fastavro().parse_schema(_without_times(json.loads(schema)))
+
+
+@contextmanager
+def _readable_schema() -> Iterator[None]:
+    unparsed = _fastavro().schema.SchemaParseException
     try:
-        described = json.loads(schema)
-        # Times are wanted as numbers: Python's dates end where Avro's do not.
-        parsed = fastavro.parse_schema(_without_times(described))
-        return _Schema(parsed, _plan(described, {}, ""))
+        yield
     except BadSchema:
         raise
-    except (ValueError, RecursionError, KeyError, TypeError, AttributeError) as wrong:
-        raise BadSchema(f"it is no Avro schema: {str(wrong)[:SHOWN_CHARS]}") from wrong
-    except fastavro.schema.SchemaParseException as wrong:
+    except (ValueError, RecursionError, KeyError, TypeError, AttributeError, unparsed) as wrong:
         raise BadSchema(f"it is no Avro schema: {str(wrong)[:SHOWN_CHARS]}") from wrong
 
 

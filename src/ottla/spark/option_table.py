@@ -52,8 +52,8 @@ _READ: Final = (
     Option("keyFormat", "read", "", "`json`, `avro` or `string`: a typed `key`, and `_error`"),
     Option("keySchema", "read", "", "its schema (json: Spark DDL or Spark's JSON; avro: JSON)"),
     Option("keySchemaIds", "read", "",
-           "with `avroFraming=confluent`: the registry's ids that fit `keySchema`, `12,15`; a key "
-           "with another id is an error"),
+           "with `avroFraming=confluent`: the registry's ids that fit `keySchema`, `12,15`, or "
+           'these with their own schemas, `{"12": {…}}`; a key with another id is an error'),
     Option("valueFormat", "read", "", "`json`, `avro` or `string`: a typed `value`, and `_error`"),
     Option("valueSchema", "read", "", "its schema, as `keySchema`"),
     Option("valueSchemaIds", "read", "", "its ids, as `keySchemaIds`"),

@@ -38,6 +38,8 @@ AVRO = json.dumps(
         "fields": [{"name": "id", "type": "int"}, {"name": "name", "type": ["null", "string"]}],
     }
 )
+# The same fields, the other way round.
+OLD = json.dumps({**json.loads(AVRO), "fields": json.loads(AVRO)["fields"][::-1]})
 SCHEMAS: dict[FileFormat, str | None] = {
     "json": "id INT, name STRING",
     "csv": "id INT, name STRING",
@@ -129,20 +131,22 @@ def test_formats_topics_and_starts_in_one_query(
     framed, one, other = topic(1), topic(1), topic(2)
     begin = datetime(2026, 1, 31, 12, tzinfo=UTC)
     begin_ms = int(begin.timestamp() * 1000)
-    head, other_head = b"\x00\x00\x00\x00\x07", b"\x00\x00\x00\x00\x08"
+    head, old_head, other_head = (b"\x00\x00\x00\x00" + id_ for id_ in (b"\x07", b"\x06", b"\x08"))
     send(
         broker.bootstrap,
         framed,
         Message(head + avro({"id": 1, "name": "old"}), b'{"shop": "a"}', (), begin_ms - 1),
         Message(head + avro({"id": 2, "name": "new"}), b'{"shop": "b"}', (), begin_ms),
+        Message(old_head + avro({"id": 5, "name": "turned"}, OLD), b'{"shop": "b"}', (), begin_ms),
         Message(other_head + avro({"id": 4, "name": "alien"}), b'{"shop": "b"}', (), begin_ms),
         Message(avro({"id": 3, "name": "bare"}), b'{"shop": "b"}', (), begin_ms),
     )
     send(broker.bootstrap, one, Message(b"text", b"\xff"), Message("ü".encode(), None))
     send(broker.bootstrap, other, Message(b"\xff no text", b"k", partition=1))
     records = topic_source(
-        "records", framed, format="avro", schema=AVRO, schema_ids=(7,), key_format="json",
-        key_schema="shop STRING", start="2026-01-31T12:00:00Z", bad_records=DROP,
+        "records", framed, format="avro", schema=AVRO, schema_ids=(7, 6),
+        writer_schemas=(AVRO, OLD), key_format="json", key_schema="shop STRING",
+        start="2026-01-31T12:00:00Z", bad_records=DROP,
     )  # fmt: skip
     texts = topic_source("texts", one, other, format="string", key_format="bytes",
                          bad_records=DROP)  # fmt: skip
@@ -162,8 +166,13 @@ def test_formats_topics_and_starts_in_one_query(
         .union(words(late, "'late'", "value", "_offset"))
     )
     read = drain(frame, tmp_path / "checkpoint")
-    assert sorted(row.word for row in read.rows) == ["2|new|b", f"text|FF|{one}|0", f"ü|{one}|0"]
-    assert read.rows_in == {"records": 3, "texts": 3, "late": 0}
+    assert sorted(row.word for row in read.rows) == [
+        "2|new|b",
+        "5|turned|b",
+        f"text|FF|{one}|0",
+        f"ü|{one}|0",
+    ]
+    assert read.rows_in == {"records": 4, "texts": 3, "late": 0}
     assert read.bad == {"records": 2, "texts": 1, "late": 0}
 
 

@@ -199,6 +199,8 @@ def test_a_registrys_head_is_put_before_value_and_key(tmp_path: Path) -> None:
     assert found["key"] == b"\x00\x00\x01\x11\x70\x06"
     [[plain]] = given(tmp_path, framed, a__jsonl=json.dumps(ORDER))
     assert plain["value"] == found["value"]
+    of_their_own = replace(framed, key_schema_ids=(7, 9), key_writer_schemas=('"string"', '"int"'))
+    assert one(tmp_path, of_their_own, {"value": ORDER, "key": 3})["key"] == b"\0\0\0\0\x09\x06"
 
 
 def test_an_avro_file_gives_one_message_for_each_record(tmp_path: Path) -> None:

@@ -75,6 +75,7 @@ def test_every_kind_of_source(tmp_path: Path) -> None:
     assert clicks.topics == ("clicks", "clicks.old")
     assert (clicks.start, clicks.format) == ("2026-01-31T12:00:00Z", "avro")
     assert (clicks.schema_ids, clicks.key_schema_ids) == ((12, 15), ())
+    assert clicks.writer_schemas == ()
     assert (clicks.key_format, clicks.key_schema) == ("json", "shop string")
     assert (clicks.headers, clicks.max_rows_per_batch) == (True, 100_000)
     assert (clicks.deduplicate, clicks.bad_records) == (("id",), BadRecords("drop"))
@@ -234,6 +235,18 @@ def test_the_version_is_the_first_thing_to_be_right(
     assert problems(tmp_path, shop_with(version=version)) == [expected]
 
 
+def test_ids_with_schemas_of_their_own(tmp_path: Path) -> None:
+    ids = """, schema_ids: {12: '"int"', 15: '"long"'}, """
+    key = """key: {format: avro, schema: '"long"', schema_ids: {7: '"int"'}}"""
+    source = f"sources:\n  a: {CONFLUENT.format(ids + key)}\n"
+    text = f"version: 1\nname: p\n{source}sinks:\n  s: {{from: a, topic: out}}\n"
+    (tmp_path / "p.yaml").write_text(text)
+    found = read_pipeline(tmp_path / "p.yaml").sources["a"]
+    assert isinstance(found, TopicSource)
+    assert (found.schema_ids, found.writer_schemas) == ((12, 15), ('"int"', '"long"'))
+    assert (found.key_schema_ids, found.key_writer_schemas) == ((7,), ('"int"',))
+
+
 CONFLUENT = "{{topic: t, format: avro, schema: '\"int\"', framing: confluent{}}}"
 
 
@@ -273,6 +286,12 @@ CONFLUENT = "{{topic: t, format: avro, schema: '\"int\"', framing: confluent{}}}
          "whole number from 0"),
         (CONFLUENT.format(", schema_ids: 4294967296"), "sources.a.schema_ids is '4294967296'; "
          "wanted: a whole number from 0"),
+        (CONFLUENT.format(", schema_ids: {}"), "sources.a.schema_ids is empty; wanted: at least "
+         "one schema"),
+        (CONFLUENT.format(", schema_ids: {new: '\"int\"'}"), "'new' is no name for a schema; use "
+         "the id that the registry has given it"),
+        (CONFLUENT.format(", schema_ids: {12: '\"int\"', 15: long}"), "sources.a.schema_ids: "
+         "schema 15: it is no Avro schema: "),
         (CONFLUENT.format(", schema_ids: 12, key: {schema_ids: 12}"), "sources.a.key.schema_ids "
          "goes only with format: avro; remove it, or change format"),
         ("{topic: t, format: avro, schema: '\"int\"', schema_ids: 12}", "sources.a.schema_ids goes "

@@ -452,6 +452,48 @@ def test_a_value_of_another_schema_is_an_error_and_never_read_by_this_one() -> N
     ]
 
 
+def test_a_value_is_read_by_the_schema_of_its_id_and_given_as_the_one_declared() -> None:
+    """Fields in another order, one that was added with a default, one that is gone, an int."""
+    old = {
+        "type": "record", "name": "shop.Trade", "fields": [
+            {"name": "seller", "type": "string"},
+            {"name": "buyer", "type": "string"},
+            {"name": "price", "type": "int"},
+            {"name": "gone", "type": ["null", "long"]},
+        ],
+    }  # fmt: skip
+    new = {
+        "type": "record", "name": "shop.Trade", "fields": [
+            {"name": "buyer", "type": "string"},
+            {"name": "seller", "type": "string"},
+            {"name": "price", "type": "long"},
+            {"name": "place", "type": "string", "default": "here"},
+        ],
+    }  # fmt: skip
+    trade = {"buyer": "Anna", "seller": "Bert", "price": 7}
+    other = {"type": "record", "name": "shop.Other", "fields": [{"name": "x", "type": "bytes"}]}
+    values = (
+        struct.pack(">bI", 0, 12) + encoded(old, {**trade, "gone": 5}),
+        struct.pack(">bI", 0, 15) + encoded(new, {**trade, "place": "there"}),
+        struct.pack(">bI", 0, 16) + encoded(other, {"x": b"1"}),
+        struct.pack(">bI", 0, 17),
+        struct.pack(">bI", 0, 12) + b"\x02",
+        None,
+    )
+    writers = tuple(map(json.dumps, (old, new, other)))
+    form = Format("avro", json.dumps(new), (12, 15, 16), writers)
+    found, errors = apply(form, column(*values))
+    assert found.to_pylist() == [
+        {**trade, "place": "here"}, {**trade, "place": "there"}, None, None, None, None,
+    ]  # fmt: skip
+    told = errors.to_pylist()
+    assert told[:2] == [None, None]
+    assert told[2].startswith("schema 16 of the registry does not become this one: ")
+    assert told[3].endswith("name 17 too, with its schema")
+    assert told[4].startswith("it is not Avro of its schema 12: ")
+    assert told[5] is None
+
+
 def test_bytes_that_are_left_over_mean_another_schema() -> None:
     found, errors = apply(Format("avro", '"int"'), column(b"\x02\x02"))
     assert found.to_pylist() == [None]

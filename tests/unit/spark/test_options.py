@@ -369,6 +369,13 @@ CONFLUENT = {**AVRO, "avroframing": "confluent", "valueschemaids": "12"}
         ({**CONFLUENT, "keyschemaids": "12"}, "keySchemaIds goes only with"),
         ({"deadlettertopic": "dead"}, "deadLetterTopic needs valueFormat or keyFormat"),
         ({"deadlettertopic": "a b", "valueformat": "string"}, "deadLetterTopic is 'a b'"),
+        ({**CONFLUENT, "valueschemaids": '{"12": "int"'}, "valueSchemaIds is"),
+        ({**CONFLUENT, "valueschemaids": "{}"}, "valueSchemaIds is"),
+        ({**CONFLUENT, "valueschemaids": '{"x": "int"}'}, "'x' is no id of a schema"),
+        (
+            {**CONFLUENT, "valueschemaids": '{"12": "no"}'},
+            "option valueSchemaIds: schema 12: it is no Avro schema",
+        ),
     ],
 )
 def test_formats_that_cannot_be_are_refused(options: Mapping[str, str], part: str) -> None:
@@ -382,6 +389,10 @@ def test_the_framing_goes_with_avro() -> None:
     options = read(**avro, **ids, valueschema=schema, avroframing="confluent")
     assert options.key_format == Format("avro", '"int"', (7,))
     assert options.value_format == Format("avro", schema, (12, 15))
+    writers = {**CONFLUENT, "valueschemaids": '{"12": "int", "15": {"type": "long"}}'}
+    assert read(**writers).value_format == Format(
+        "avro", '"long"', (12, 15), ('"int"', '{"type": "long"}')
+    )
     beside_text = read(**CONFLUENT, keyformat="string")
     assert beside_text.key_format == Format("string")
 
