@@ -20,11 +20,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from ottla.testing import Broker
 from ottla.testing.plugin import BrokerFactory
+from scenarios import polling
 from spark.kit import pipeline_soak as soak
 from spark.kit.children import Child, kill_9, python_workers
 from spark.kit.copying import copy_to_files, copy_to_topic
 from spark.kit.pipeline_feeds import Feed, Sent
-from spark.kit.streams import OTTLA, batch_ids, finish, read, until
+from spark.kit.pipeline_runs import PATIENCE_S
+from spark.kit.streams import OTTLA, batch_ids, finish, read
 
 PARTITIONS = 3
 ROWS_PER_BATCH = 120
@@ -90,19 +92,20 @@ def at_a_moment(
     wanted = begun(job) + chance.randint(1, 2)
     # Without more rows there would be no more batches.
     feed.allow(len(feed.sent) + ROWS_PER_KILL)
-    until(lambda: check() and begun(job) >= wanted, "the job stands still")
+    polling.until(lambda: check() and begun(job) >= wanted, "the job stands still", PATIENCE_S)
     time.sleep(chance.uniform(0, 0.4))
 
 
+@pytest.mark.seconds(300 + 120 * soak.kills(1))
 def test_the_driver_is_killed(spark: SparkSession, job: dict[str, Any]) -> None:
     kills, seed = soak.kills(1), soak.seed()
     chance = random.Random(seed)
     plain = {name: value for name, value in job.items() if name != "broker"}
     with Feed(job["bootstrap"], "source", row) as feed:
-        # Again and again: pipelines/test_killed.py.
-        for _ in range(kills):
+        for turn in range(kills):
             with Child("spark.kit.copying", plain, Path(job["directory"])) as child:
                 at_a_moment(chance, job, feed, child.check)
+            soak.progress("driver", turn + 1, kills)
         feed.until_idle()
     repeated = check_end(spark, job, feed, runs=kills + 1)
     soak.told("driver killed", kills=kills, rows=len(feed.sent), doubles=repeated)

@@ -21,6 +21,10 @@ def seconds(usual: float) -> float:
     return float(os.environ.get("SOAK_MINUTES", usual / 60)) * 60
 
 
+def progress(what: str, kill: int, kills: int) -> None:
+    print(f"seed {seed()}: {what} killed, {kill} of {kills}", flush=True)
+
+
 def told(test: str, **figures: int) -> None:
     """What has been survived, for the table at the end of `make soak`."""
     line = {"seed": seed(), "test": test, **figures}

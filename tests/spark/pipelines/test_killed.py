@@ -128,6 +128,7 @@ def test_a_pipeline_that_is_killed_over_and_over(
                 restarts += child.log().count('"restarting"')
                 # Only we kill it: a Spark that spoils itself would be restarted, and hidden so.
                 assert "restarting Spark" not in child.log(), child.log()[-3000:]
+            soak.progress("pipeline", turn + 1, kills)
         feed.until_idle()
     # The other runs have batches of a size that leaves some to do; a change that may be made.
     run_once(spark, file, sources__numbers__max_rows_per_batch="100000")

@@ -42,7 +42,7 @@ spark: {{spark.sql.shuffle.partitions: 1}}
 
 # The context stops when a file is there, once.
 VIEWS = """
-import threading, time
+import contextlib, threading, time
 from pathlib import Path
 
 STOP = Path(__file__).with_name("stop-the-context")
@@ -51,8 +51,10 @@ def seen(numbers, spark):
     def watch():
         while not STOP.exists():
             time.sleep(0.1)
-        STOP.unlink()
-        spark.sparkContext._jsc.stop()
+        # Views are made more than once, and the JVM may be ended before it has answered.
+        with contextlib.suppress(Exception):
+            STOP.unlink()
+            spark.sparkContext._jsc.stop()
     threading.Thread(target=watch, daemon=True).start()
     return numbers.select("id")
 """
