@@ -1,4 +1,4 @@
-"""The command: `python -m bench [quick|flat|peers|spark|profile|plots]`, run from the root."""
+"""The command: `python -m bench NAME` (`--help` lists the names), run from the root."""
 
 from __future__ import annotations
 
@@ -127,6 +127,18 @@ def spark_formats(
     about["versions"] |= spark.versions()
     for path in spark.keep(chosen, results, {**about, "rounds": rounds}, home):
         print(path, file=sys.stderr)
+
+
+@app.command("spark-start")
+def spark_start(
+    rounds: Annotated[int, typer.Option(min=1, help="How often each command is started.")] = 3,
+) -> None:
+    """How long a person waits for `ottla pipeline test`, and for the first batch of `run`."""
+    from bench import spark_start as start
+
+    with runner.progress(2 * rounds) as tick:
+        results = start.measure(rounds, tick)
+    report.show([start.sheet(results)])
 
 
 @app.command("plots")

@@ -15,6 +15,8 @@ from ottla.cli.options import JsonOption, YesOption, pairs
 from ottla.cli.pipeline_run import (
     Printer,
     Stopping,
+    Topics,
+    asking_broker,
     checkpoint_of,
     earlier_run,
     environment_of,
@@ -163,11 +165,12 @@ def validate(
     when a broker answers.
     """
     read = _read(file, sets, as_json=as_json)
+    topics = asking_broker(read)
     with (
         failures_told(read, as_json=as_json),
         spark_session(read, None, jars, packages, verbose, is_brief=True) as spark,
     ):
-        found = _problems(spark, read)
+        found = _problems(spark, read, topics)
     printer = Printer(read, as_json=as_json)
     for problem in found:
         printer.problem(problem)
@@ -179,11 +182,10 @@ def validate(
         output.say(f"{file} is valid: {_held(read)}.")
 
 
-def _problems(spark: SparkSession, read: Pipeline) -> list[Problem]:
-    from ottla.pipelines.validation import broker_topics
+def _problems(spark: SparkSession, read: Pipeline, topics: Topics) -> list[Problem]:
     from ottla.pipelines.validation import validate as check
 
-    return check(spark, read, topics=lambda: broker_topics(read))
+    return check(spark, read, topics=topics)
 
 
 def _held(read: Pipeline) -> str:
@@ -269,6 +271,7 @@ def run(
     if not read.sinks:
         raise WrongUsage(f"{file} has no sinks, so there is nothing to run; add one below `sinks`.")
     printer = Printer(read, as_json=as_json or not sys.stdout.isatty())
+    topics = asking_broker(read)
     with (
         failures_told(read),
         serving_metrics(read, address) as counters,
@@ -278,7 +281,7 @@ def run(
         from ottla.pipelines.problems import BadPipeline
         from ottla.pipelines.running import run as run_all
 
-        wrong = [problem for problem in _problems(spark, read) if not problem.is_note]
+        wrong = [problem for problem in _problems(spark, read, topics) if not problem.is_note]
         if wrong:
             raise BadPipeline(wrong)
         run_all(

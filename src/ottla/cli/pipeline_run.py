@@ -7,10 +7,11 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, Self, TypeAlias
 
 import typer
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from ottla.pipelines.metrics import PipelineMetrics
     from ottla.pipelines.model import Pipeline
     from ottla.pipelines.reports import Report
+
+Topics: TypeAlias = Callable[[], "Mapping[str, int] | None"]
 
 PORT_MAX: Final = 65535
 METRICS_HOST: Final = "127.0.0.1"
@@ -230,6 +233,25 @@ def earlier_run() -> Earlier | None:
     """What the process before this one has left, where this one takes up its command."""
     text = os.environ.pop(EARLIER, None)
     return None if text is None else Earlier.from_json(text)
+
+
+def asking_broker(pipeline: Pipeline) -> Topics:
+    """Asks for the topics while Spark starts, where any are used; the answer, once it is there."""
+    from ottla.pipelines.broker_topics import broker_topics
+    from ottla.pipelines.topic_checks import uses_topics
+
+    answer: Future[Mapping[str, int] | None] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(broker_topics(pipeline))
+        except BaseException as error:
+            answer.set_exception(error)
+
+    if uses_topics(pipeline):
+        # A daemon: nobody waits for it where Spark does not start.
+        threading.Thread(target=ask, name="ottla-asking-broker", daemon=True).start()
+    return answer.result
 
 
 @contextmanager

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import atexit
-import functools
 import os
 import shlex
 import shutil
 import sys
-import tempfile
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
@@ -21,8 +18,8 @@ from ottla.pipelines.launching import start_jvm
 from ottla.pipelines.model import DeltaSink, DeltaSource, Pipeline
 from ottla.pipelines.problems import PipelineFailed
 from ottla.pipelines.secrets import redact
-from ottla.pipelines.spark_home import spark_home
 from ottla.pipelines.sql_errors import one_line
+from ottla.spark.quick import quick_environment, scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -98,14 +95,13 @@ def environment(master: str, given: Mapping[str, str]) -> dict[str, str]:
     """
     if not is_local(master):
         return {}
-    home = given.get("SPARK_HOME") or spark_home()
     return {
-        **({"SPARK_HOME": str(home)} if home else {}),
         "PYSPARK_PYTHON": sys.executable,
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": given.get("SPARK_LOCAL_IP", LOOPBACK),
         # Of the short JVM that puts together the command line of the long one.
         "SPARK_LAUNCHER_OPTS": given.get("SPARK_LAUNCHER_OPTS", QUICK_JVM),
+        **quick_environment(given),
     }
 
 
@@ -161,14 +157,6 @@ def settings_of(
             settings[name] = ",".join(both)
     settings.pop("spark.master", None)
     return settings
-
-
-@functools.cache
-def scratch() -> Path:
-    """For what Spark and Derby would leave where they run; it goes with the process."""
-    path = tempfile.mkdtemp(prefix="ottla-spark-")
-    atexit.register(shutil.rmtree, path, ignore_errors=True)
-    return Path(path)
 
 
 _JAR_SETTINGS: Final = frozenset(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from ottla.errors import OttlaError
 from ottla.pipelines import sinks, topic_checks, topic_sink
-from ottla.pipelines.broker_topics import broker_topics
 from ottla.pipelines.graph import Resolver
 from ottla.pipelines.jars import missing_jars
 from ottla.pipelines.model import (
@@ -34,8 +33,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
 
     from ottla.pipelines.sources import Opened
-
-__all__ = ["broker_topics", "validate"]
 
 
 def validate(

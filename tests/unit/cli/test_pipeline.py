@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from ottla.cli.main import main
 from ottla.cli.pipeline_run import (
     Printer,
     Stopping,
+    asking_broker,
     checkpoint_of,
     failures_told,
     metrics_address,
@@ -378,3 +380,13 @@ def test_signals_go_back_to_whoever_had_them() -> None:
     with Stopping():
         assert signal.getsignal(signal.SIGINT) != before
     assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_the_broker_is_asked_while_spark_starts(pipeline: Pipeline) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as broker:
+        broker.settimeout(60)
+        port = broker.getsockname()[1]
+        topics = asking_broker(replace(pipeline, bootstrap=f"127.0.0.1:{port}", kafka={}))
+        # Before anybody wants the answer; and this is one that hangs up.
+        broker.accept()[0].close()
+    assert topics() is None

@@ -84,7 +84,7 @@ def test_nothing_is_left_in_the_working_directory() -> None:
 
 
 def test_what_spark_leaves_goes_with_the_process() -> None:
-    script = "from ottla.pipelines.session import scratch; print(scratch().resolve(), end='')"
+    script = "from ottla.spark.quick import scratch; print(scratch().resolve(), end='')"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout).is_absolute()
@@ -106,7 +106,11 @@ def test_delta_is_set_up_when_its_jars_are_given() -> None:
 
 def test_workers_of_this_machine_run_this_python() -> None:
     found = environment("local[*]", {})
-    assert found["PYSPARK_PYTHON"] == found["PYSPARK_DRIVER_PYTHON"] == sys.executable
+    python = found["PYSPARK_PYTHON"]
+    assert found["PYSPARK_DRIVER_PYTHON"] == python
+    script = "import sys; print(sys.executable, end='')"
+    done = subprocess.run([python, "-c", script], capture_output=True, text=True)
+    assert done.stdout == sys.executable
     assert found["SPARK_LOCAL_IP"] == "127.0.0.1"
     own = {
         "SPARK_LOCAL_IP": "10.0.0.1",

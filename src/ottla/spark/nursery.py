@@ -1,0 +1,151 @@
+"""A Python that has everything imported before Spark asks for its first worker.
+
+Spark starts one Python for each kind of work (finding formats, planning, reading, writing …), and
+every one of them imports PySpark, Arrow, numba and our kernels: more than a second each. On this
+machine `python -m ottla.spark.nursery FD` is started beside the JVM and imports all that once. What
+Spark then starts in place of Python (`stand_in.py`) hands its pipes over, and the process that is
+forked here does what it was asked for. Whatever goes wrong with that, the real Python is started.
+
+The nursery has one thread, as forking asks for, and ends when its driver has gone.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import runpy
+import select
+import signal
+import socket
+import sys
+import traceback
+from contextlib import suppress
+from typing import Any, Final, NoReturn
+
+from ottla.spark.stand_in import LENGTH_BYTES, likeness
+
+# Arrow's allocator and BLAS would start some.
+WITHOUT_THREADS: Final = {"JE_ARROW_MALLOC_CONF": "background_thread:false", "OMP_NUM_THREADS": "1"}
+REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
+# Stdin, stdout and stderr.
+PIPES: Final = 3
+PATIENCE_S: Final = 5.0
+WARMED: Final = (
+    "pyspark.daemon",
+    "pyspark.worker",
+    "pyspark.sql.worker.lookup_data_sources",
+    "pyspark.sql.worker.create_data_source",
+    "pyspark.sql.worker.plan_data_source_read",
+    "pyspark.sql.worker.write_into_data_source",
+    "pyspark.sql.pandas.serializers",
+    "pyspark_ottla",
+    "ottla.spark.reader",
+    "ottla.spark.stream_reader",
+    "ottla.spark.writer",
+)
+KERNELS: Final = ("ottla.spark.decoding_numba", "ottla.spark.encoding_numba")
+
+
+def main() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Nobody waits for those that have ended.
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    own = map(os.path.abspath, _python_path(os.environ.get("PYTHONPATH")))
+    installed = [path for path in sys.path[1:] if path not in set(own)]
+    warm()
+    listening = socket.socket(fileno=int(sys.argv[1]))
+    asked = select.poll()
+    # The driver's end of a pipe, which says nothing until it closes.
+    asked.register(0, select.POLLIN)
+    asked.register(listening, select.POLLIN)
+    while True:
+        ready = [number for number, _ in asked.poll()]
+        if 0 in ready:
+            return
+        connection, _ = listening.accept()
+        with connection, suppress(OSError, ValueError, KeyError, TypeError):
+            connection.settimeout(PATIENCE_S)
+            head, pipes, _, _ = socket.recv_fds(connection, LENGTH_BYTES, PIPES)
+            try:
+                request = _request(connection, head)
+                if request["is"] == likeness() and len(pipes) == PIPES and os.fork() == 0:
+                    listening.close()
+                    _stand_in(connection, request, pipes, installed)
+            finally:
+                for number in pipes:
+                    os.close(number)
+
+
+def warm() -> None:
+    """What cannot be imported here says so where it is needed."""
+    for name in WARMED:
+        with suppress(Exception):
+            importlib.import_module(name)
+    with suppress(Exception):
+        from ottla.spark import compiled
+
+        if compiled.is_available():
+            for name in KERNELS:
+                importlib.import_module(name)
+    gc.collect()
+    # Pages of what is there already stay shared with every fork.
+    gc.freeze()
+
+
+def _request(connection: socket.socket, head: bytes) -> dict[str, Any]:
+    length = int.from_bytes(head, "big")
+    if len(head) < LENGTH_BYTES or length > REQUEST_BYTES_MAX:
+        raise ValueError("no request")
+    parts = bytearray()
+    while len(parts) < length:
+        part = connection.recv(length - len(parts))
+        if not part:
+            raise ValueError("half a request")
+        parts += part
+    request: dict[str, Any] = json.loads(parts)
+    return request
+
+
+def _stand_in(
+    connection: socket.socket, request: dict[str, Any], pipes: list[int], installed: list[str]
+) -> NoReturn:
+    """`python -m MODULE …` in every respect, but for what it need not import any more."""
+    code = 1
+    try:
+        for number, pipe in enumerate(pipes):
+            os.dup2(pipe, number)
+            os.close(pipe)
+        environment = request["environment"]
+        os.environ.clear()
+        os.environ.update(environment)
+        os.chdir(request["directory"])
+        module, *arguments = request["arguments"]
+        sys.argv[:] = [module, *arguments]
+        sys.path[:] = [os.getcwd(), *_python_path(environment.get("PYTHONPATH")), *installed]
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        connection.settimeout(None)
+        connection.sendall(os.getpid().to_bytes(LENGTH_BYTES, "big"))
+        # It closes when this process ends, and not when the last of its workers does.
+        os.register_at_fork(after_in_child=connection.close)
+        sys.modules.pop(module, None)
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with suppress(OSError, ValueError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(code)
+
+
+def _python_path(text: str | None) -> list[str]:
+    return [path for path in (text or "").split(os.pathsep) if path]
+
+
+if __name__ == "__main__":
+    main()
