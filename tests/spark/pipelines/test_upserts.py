@@ -204,6 +204,8 @@ def test_a_row_without_a_sequence_ends_the_run(table: MakeTable) -> None:
     line = r"a row has no sequence \(v is null\); leave such rows out in a view"
     with pytest.raises(Exception, match=line):
         there.put((1, None, 1, 0, 1))
+    # Nothing of that batch is there, and nothing of it stands in the way of the next.
+    assert there.put((2, "b", 1, 0, 2)) == ["2 b"]
 
 
 # ---------------------------------------------------------------------------- before it starts
