@@ -6,7 +6,7 @@ import io
 import json
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from types import ModuleType
 from typing import Any, Final, NamedTuple
@@ -27,6 +27,7 @@ from ottla.spark.spark_types import (
 CONFLUENT_BYTES: Final = 5
 SCHEMA_ID_MAX: Final = 2**31 - 1
 SHOWN_CHARS: Final = 80
+ROWS_TOGETHER: Final = 256
 
 _PRIMITIVES: Final = {
     "boolean": pa.bool_(), "int": pa.int32(), "long": pa.int64(), "float": pa.float32(),
@@ -131,11 +132,17 @@ def _array_of_those_that_fit(
     values: list[Any], errors: list[str | None], kind: pa.DataType
 ) -> pa.Array:
     """Avro lets a decimal or a time be larger than its own schema says."""
-    for at, value in enumerate(values):
-        try:
-            pa.scalar(value, kind)
-        except _DAMAGE as wrong:
-            values[at], errors[at] = None, f"it does not fit: {_readable(wrong)}"
+    for begin in range(0, len(values), ROWS_TOGETHER):
+        part = values[begin : begin + ROWS_TOGETHER]
+        # One that does not fit is looked for only among its neighbours.
+        with suppress(*_DAMAGE):
+            pa.array(part, kind)
+            continue
+        for at, value in enumerate(part, begin):
+            try:
+                pa.scalar(value, kind)
+            except _DAMAGE as wrong:
+                values[at], errors[at] = None, f"it does not fit: {_readable(wrong)}"
     return pa.array(values, kind)
 
 

@@ -1,7 +1,7 @@
-"""Which JSON values Arrow's parser will surely take, told in a few microseconds each.
+"""Which JSON values Arrow's parser will likely take, where there is no numba (json_numba.py).
 
-One bad value makes it refuse a whole block, without saying which. This look is coarse: what it
-lets through may still be refused, and what it holds back may be good.
+One bad value makes it refuse a whole block, without saying which. This look is coarse and takes a
+few microseconds each: what it lets through may still be refused, what it holds back may be good.
 """
 
 from __future__ import annotations

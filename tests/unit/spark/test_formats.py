@@ -509,6 +509,10 @@ def test_a_number_too_large_for_its_schema_is_an_error_and_not_the_end() -> None
     assert found.to_pylist() == [Decimal(5), None]
     assert errors[0].as_py() is None
     assert "does not fit" in errors[1].as_py()
+    among_many = [large if at in (0, 300, 599) else b"\x02\x05" for at in range(600)]
+    found, errors = apply(Format("avro", json.dumps(decimal)), column(*among_many))
+    assert [at for at, one in enumerate(found) if not one.is_valid] == [0, 300, 599]
+    assert [at for at, one in enumerate(errors) if one.is_valid] == [0, 300, 599]
 
 
 @settings(deadline=None)
