@@ -115,6 +115,7 @@ def test_offsets_by_timestamp(both: Both, odd: OddTopics) -> None:
     both.refused(subscribe=name, startingTimestamp=T + 5000)
 
 
+@pytest.mark.seconds(400)
 def test_two_hundred_partitions(both: Both, odd: OddTopics, tmp_path: Path) -> None:
     name = odd.create("many", 200)
     put_numbers(odd.bootstrap, name, range(0, 400, 2), partitions=200)

@@ -13,6 +13,7 @@ from spark.kit.streams import OTTLA, finish, read, read_stream
 
 # Their consumers wait for their last fetch when they close, half a second per partition.
 QUICK = {"kafka.fetch.max.wait.ms": 10}
+SHOWN = 500
 
 
 def comparable(frame: DataFrame) -> list[Row]:
@@ -25,7 +26,9 @@ def by_place(rows: list[Row]) -> list[Row]:
     """Sorted, after a look at the order in which they came: that of their partitions."""
     ends: dict[tuple[str, int], int] = {}
     for row in rows:
-        assert row.offset > ends.get((row.topic, row.partition), -1), row
+        assert row.offset > ends.get((row.topic, row.partition), -1), (
+            f"too late: {str(row)[:SHOWN]}"
+        )
         ends[row.topic, row.partition] = row.offset
     return sorted(rows, key=lambda row: (row.topic, row.partition, row.offset))
 
@@ -67,7 +70,7 @@ class Both:
 
 
 def _same(found: list[Row], expected: list[Row]) -> list[Row]:
-    assert len(found) == len(expected)
-    for one, other in zip(found, expected, strict=True):
-        assert one == other
+    for one, other in zip(found, expected, strict=False):
+        assert one == other, f"ours is {str(one)[:SHOWN]}, theirs {str(other)[:SHOWN]}"
+    assert len(found) == len(expected), f"ours are {len(found)} rows, theirs {len(expected)}"
     return found
