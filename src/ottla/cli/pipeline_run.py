@@ -206,7 +206,7 @@ def spark_session(
     *,
     is_brief: bool = False,
 ) -> Iterator[SparkSession]:
-    from ottla.pipelines.session import start_session
+    from ottla.pipelines.session import prepare_next, start_session
 
     if sys.stderr.isatty():
         output.say("Spark is starting …")
@@ -227,6 +227,7 @@ def spark_session(
         raise
     finally:
         stop_session(spark)
+        prepare_next(spark)
 
 
 def earlier_run() -> Earlier | None:

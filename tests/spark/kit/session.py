@@ -56,6 +56,8 @@ def environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(paths),
         # Without PySpark's archive, as in the product; one that nobody can make is gone without.
         **({"SPARK_HOME": str(home)} if home else {}),
+        # Made in the background, it would take the cores from whatever is tested.
+        "OTTLA_CLASS_ARCHIVE": "off",
         # For every JVM that spark-submit starts, whoever asks for it.
         "SPARK_SUBMIT_OPTS": os.environ.get("SPARK_SUBMIT_OPTS") or QUICK_JVM,
     }

@@ -1,0 +1,160 @@
+"""Java's archive of Spark's classes (AppCDS): read and checked once, not at every start.
+
+An archive holds for one Java, one Spark and one place where it is installed. It is made in the
+background when a command is over for which there was none, and used from then on; Java looks for
+itself whether it still fits, and goes without it where it does not.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from ottla.spark.caches import private_directory
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SWITCH: Final = "OTTLA_CLASS_ARCHIVE"
+NICENESS: Final = 19
+TIMEOUT_S: Final = 300.0
+# One that does not fit is no news for a person.
+QUIET: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
+
+
+def java_options(home: Path) -> str:
+    """For a JVM of this Spark: the archive where there is one, else nothing."""
+    archive = archive_of(home)
+    if archive is None or not archive.exists() or not archive.stat().st_size:
+        return ""
+    return f"-Xshare:auto -XX:SharedArchiveFile={archive} {QUIET}"
+
+
+def archive_of(home: Path) -> Path | None:
+    """Where it is or would be; None when it is switched off, or nothing can be kept."""
+    cache = None if os.environ.get(SWITCH) == "off" else private_directory("spark")
+    java = _java()
+    if cache is None or java is None or " " in str(cache):
+        return None
+    from pyspark import __version__
+
+    found = java.stat()
+    about = f"{home} {__version__} {java} {found.st_size} {found.st_mtime_ns}"
+    return cache / f"classes-{hashlib.sha256(about.encode()).hexdigest()[:16]}.jsa"
+
+
+def _java() -> Path | None:
+    """The one that spark-submit takes."""
+    java_home = os.environ.get("JAVA_HOME")
+    named = Path(java_home, "bin", "java") if java_home else shutil.which("java")
+    path = Path(named).resolve() if named else None
+    return path if path is not None and path.exists() else None
+
+
+def make_in_background(home: Path) -> None:
+    """Starts it and goes: it outlives this command, and never concerns it."""
+    archive = archive_of(home)
+    if archive is None or archive.exists():
+        return
+    with suppress(OSError):
+        subprocess.Popen(
+            [sys.executable, "-m", "ottla.pipelines.class_archive", str(home), str(archive)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            cwd=archive.parent,
+            start_new_session=True,
+        )
+
+
+def make(home: Path, archive: Path) -> None:
+    """One at a time; whole or not at all, and no second time after a failure."""
+    with archive.with_suffix(".lock").open("a") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return
+        if archive.exists():
+            return
+        with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
+            half = Path(scratch, "half.jsa")
+            jvm = _run_and_archive(home, Path(scratch), half)
+            with suppress(subprocess.TimeoutExpired):
+                jvm.wait(TIMEOUT_S)
+            jvm.kill()
+            # An empty one says that it was tried.
+            half.touch()
+            half.rename(archive)
+
+
+def _run_and_archive(home: Path, directory: Path, archive: Path) -> subprocess.Popen[bytes]:
+    """Uses what pipelines use; the JVM, told to end, which writes down what it has loaded."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+    os.environ["SPARK_HOME"] = str(home)
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    builder: Any = SparkSession.builder
+    spark: SparkSession = (
+        builder.master("local[1]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "1")
+        .config("spark.sql.warehouse.dir", str(directory / "warehouse"))
+        .config("spark.driver.extraJavaOptions", f"-XX:ArchiveClassesAtExit={archive}")
+        .getOrCreate()
+    )
+    gateway: Any = SparkContext._gateway
+    with suppress(Exception):
+        use(spark, directory)
+    with suppress(Exception):
+        spark.stop()
+    gateway.shutdown()
+    jvm: subprocess.Popen[bytes] = gateway.proc
+    if jvm.stdin is not None:
+        jvm.stdin.close()
+    return jvm
+
+
+def use(spark: SparkSession, directory: Path) -> None:
+    """A window over a stream of JSON, a join, a read and a write, a function in Python."""
+    given = directory / "given"
+    given.mkdir()
+    (given / "a.json").write_text('{"at": "2026-01-01T00:00:00Z", "shop": "a", "cents": 1}\n')
+    spark.createDataFrame([("a", 1)], "shop string, size int").createOrReplaceTempView("shops")
+    kind = "at timestamp, shop string, cents long"
+    stream = spark.readStream.schema(kind).json(str(given)).withWatermark("at", "1 minute")
+    stream.mapInArrow(lambda batches: batches, kind).createOrReplaceTempView("orders")
+    windows = spark.sql(
+        "SELECT window.start, shop, sum(cents) AS cents, count(*) AS orders FROM orders "
+        "JOIN shops USING (shop) GROUP BY window(at, '1 minute'), shop"
+    )
+    writing = windows.selectExpr("to_json(struct(*)) AS value").writeStream.format("json")
+    writing = writing.option("checkpointLocation", str(directory / "checkpoint"))
+    query = writing.trigger(availableNow=True).start(str(directory / "out"))
+    query.awaitTermination(int(TIMEOUT_S))
+    with suppress(Exception):
+        spark.read.format("ottla").load()
+    spark.read.json(str(given)).groupBy("shop").count().collect()
+
+
+def main() -> None:
+    os.nice(NICENESS)
+    # Whatever it hangs at; the JVM ends with its Python.
+    signal.signal(signal.SIGALRM, lambda *_: sys.exit(1))
+    signal.alarm(int(2 * TIMEOUT_S))
+    make(Path(sys.argv[1]), Path(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()

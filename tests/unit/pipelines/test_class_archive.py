@@ -1,0 +1,73 @@
+"""Which archive of classes a JVM takes, and what a bad one does. Making one: tests/spark."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from ottla.pipelines import class_archive
+from ottla.pipelines.class_archive import archive_of, java_options
+
+HOME = Path("/spark")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv(class_archive.SWITCH, raising=False)
+    if shutil.which("java") is None:
+        pytest.skip("no java here, so no archive")
+    return tmp_path
+
+
+def test_each_java_and_each_spark_has_its_own(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    first = archive_of(HOME)
+    assert first is not None
+    assert first == archive_of(HOME)
+    assert cache in first.parents
+    assert archive_of(Path("/other")) != first
+    java = tmp_path / "jdk" / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.touch()
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
+    other = archive_of(HOME)
+    assert other != first
+    os.utime(java, (1, 1))
+    assert archive_of(HOME) != other, "another Java in the same place"
+
+
+def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    archive = archive_of(HOME)
+    assert archive is not None
+    archive.write_bytes(b"something")
+    assert str(archive) in java_options(HOME)
+    monkeypatch.setenv(class_archive.SWITCH, "off")
+    assert java_options(HOME) == ""
+
+
+def test_without_an_archive_nothing_is_said_to_java() -> None:
+    archive = archive_of(HOME)
+    assert archive is not None
+    assert java_options(HOME) == ""
+    # Tried in vain.
+    archive.touch()
+    assert java_options(HOME) == ""
+
+
+@pytest.mark.parametrize("damage", [b"x", b"\0" * 5000, bytes(range(256)) * 1000])
+def test_a_damaged_archive_is_ignored_in_silence(damage: bytes) -> None:
+    archive = archive_of(HOME)
+    assert archive is not None
+    archive.write_bytes(damage)
+    command = ["java", *java_options(HOME).split(), "-cp", "nowhere", "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    plain = subprocess.run(["java", "-version"], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0
+    assert done.stdout == ""
+    assert done.stderr == plain.stderr.replace(", sharing", "")
