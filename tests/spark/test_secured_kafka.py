@@ -29,7 +29,8 @@ SCRAM = "org.apache.kafka.common.security.scram.ScramLoginModule"
 READ = TopicPartition("doors", 0)
 
 
-@pytest.fixture(scope="module")
+# Of the session, as the broker is: tests are not run in the order of their files.
+@pytest.fixture(scope="session")
 def kafka(real_kafka: SecuredKafka) -> SecuredKafka:
     for topic in ("doors", "deals", "open", "spark"):
         create_topic(real_kafka.address("PLAINTEXT"), topic, 1, {})

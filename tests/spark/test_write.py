@@ -250,7 +250,7 @@ def test_value_too_large_for_the_topic_is_named_in_one_line(
 ) -> None:
     name = topic(1, {"max.message.bytes": 1_048_588})
     text = failure_of(spark.range(1).selectExpr("repeat('x', 3000000) value"), broker, topic=name)
-    line = next(line for line in text.splitlines() if "CannotWrite" in line)
+    line = next(line for line in text.splitlines() if "cannot write to" in line)
     assert f"partition 0 of topic {name}" in line
     assert "max.message.bytes" in line
     assert "30000" in line

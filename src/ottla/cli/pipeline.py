@@ -278,12 +278,9 @@ def run(
         spark_session(read, master, jars, packages, verbose, archive) as spark,
         Stopping() as stopping,
     ):
-        from ottla.pipelines.problems import BadPipeline
         from ottla.pipelines.running import run as run_all
+        from ottla.pipelines.validation import flow_problems
 
-        wrong = [problem for problem in _problems(spark, read, topics) if not problem.is_note]
-        if wrong:
-            raise BadPipeline(wrong)
         run_all(
             spark,
             read,
@@ -294,6 +291,7 @@ def run(
             stop_now=stopping.stop_now,
             metrics=counters,
             earlier=earlier,
+            check=lambda flows: flow_problems(read, flows, topics),
         )
     printer.check_reader()
     if stopping.exit_code:

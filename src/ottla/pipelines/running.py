@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Final
@@ -22,7 +22,7 @@ from ottla.pipelines.lost_spark import Earlier, SparkLost, untraced
 from ottla.pipelines.model import Pipeline, Source
 from ottla.pipelines.opening import Opening
 from ottla.pipelines.ownership import LETTERS
-from ottla.pipelines.problems import BadPipeline, PipelineFailed
+from ottla.pipelines.problems import BadPipeline, PipelineFailed, Problem
 from ottla.pipelines.progress import Batches, Progress, report_of
 from ottla.pipelines.reports import Event, EventKind, Reporter
 from ottla.pipelines.secrets import redact
@@ -45,6 +45,12 @@ if TYPE_CHECKING:
 
 LAG_EVERY_S: Final = 1.0
 
+Check = Callable[[Sequence[graph.Flow]], Sequence[Problem]]
+
+
+def _nothing_wrong(_: Sequence[graph.Flow]) -> Sequence[Problem]:
+    return ()
+
 
 def run(
     spark: SparkSession,
@@ -57,15 +63,17 @@ def run(
     stop_now: threading.Event,
     metrics: PipelineMetrics | None = None,
     earlier: Earlier | None = None,
+    check: Check = _nothing_wrong,
 ) -> None:
     """Returns when all flows are done (`once`) or stopped; raises PipelineFailed, BadPipeline.
 
     `stop` lets each flow finish the batch it is at, `stop_now` does not. SparkLost is raised when
     this Spark is of no use any more, after the pause that `restarts` asks for: then the caller may
-    end it and call again with a new one, and `earlier` as the exception has it.
+    end it and call again with a new one, and `earlier` as the exception has it. `check` sees the
+    flows before anything starts, and says what is wrong with them.
     """
     teller = Teller(pipeline, report, metrics)
-    current = Run(spark, pipeline, checkpoint, once, teller, earlier or Earlier())
+    current = Run(spark, pipeline, checkpoint, once, teller, earlier or Earlier(), check)
     teller.lost_before(current.earlier.restarts)
     try:
         with untraced():
@@ -92,6 +100,7 @@ class Run:
         once: bool,
         teller: Teller,
         earlier: Earlier,
+        check: Check,
     ) -> None:
         self.earlier = earlier
         self._spark = spark
@@ -99,6 +108,7 @@ class Run:
         self._checkpoint = checkpoint
         self._once = once
         self._teller = teller
+        self._check = check
         self._trigger = _trigger(pipeline, once)
         self._flows: list[Supervised] = []
 
@@ -111,10 +121,14 @@ class Run:
         missing = missing_jars(spark, pipeline)
         if missing:
             raise BadPipeline(missing)
+        opening = Opening(spark, pipeline)
+        made = opening.flows()
+        wrong = self._check(made)
+        if wrong:
+            raise BadPipeline(wrong)
         with ExitStack() as stack:
             store = stack.enter_context(checkpoints.held(spark, checkpoint))
-            opening = Opening(spark, pipeline)
-            flows = self._opened(opening, store, stop)
+            flows = self._settled(opening, made, store, stop)
             if flows is None:
                 return
             if not self._once:
@@ -133,11 +147,14 @@ class Run:
             is_stopped = stop.is_set() or stop_now.is_set()
             teller.event("stopped" if is_stopped else "done", teller.summary(is_stopped=is_stopped))
 
-    def _opened(
-        self, opening: Opening, store: checkpoints.Store, stop: threading.Event
+    def _settled(
+        self,
+        opening: Opening,
+        flows: Sequence[graph.Flow],
+        store: checkpoints.Store,
+        stop: threading.Event,
     ) -> list[graph.Flow] | None:
         """The flows, as their checkpoint lets them go on; None: somebody has said stop."""
-        flows = opening.flows()
         streams = [flow for flow in flows if flow.frame.isStreaming]
         old = checkpoints.known(store, self._checkpoint, self._pipeline)
         document = checkpoints.check(

@@ -29,6 +29,7 @@ from ottla.pipelines.model import (
     View,
 )
 from ottla.pipelines.problems import BadPipeline, Problem
+from ottla.pipelines.views import time_problems
 from ottla.spark.format_options import ids_text
 from ottla.spark.offsets import to_document
 from ottla.spark.options import BadOption, LetterOptions, SinkOptions, SourceOptions
@@ -146,6 +147,9 @@ def opened(decoded: DataFrame, source: Source) -> Opened:
     give their columns as they are, without `_error`.
     """
     frame = _columns(good_rows(decoded, source), source)
+    problems = time_problems(source, frame)
+    if problems:
+        raise BadPipeline(problems)
     return Opened(timed(frame, source), bad_rows(decoded))
 
 

@@ -1,14 +1,12 @@
 """What Spark can do with a table but not with a stream, said before the stream begins.
 
-Spark checks a query when it is started, in the thread that starts it. So a query over empty sources
-is started into nowhere, and stopped before it has anything to do.
+Spark checks a query when it is started. The same check is asked for here without a start, which
+would cost a thread, a checkpoint and more for every sink.
 """
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 from ottla.pipelines.model import Sink
 from ottla.pipelines.problems import Problem
@@ -31,49 +29,38 @@ ADVICE: Final = {
 OTHER_MODES: Final = {"append": "update or complete", "update": "complete", "complete": "append"}
 
 
-class StreamingChecks:
-    """Checks of one validation, which share a directory for checkpoints that are thrown away."""
+def refused(sink: Sink, frame: DataFrame) -> list[Problem]:
+    """What speaks against running this frame into this sink."""
+    # As sinks.start: an upsert runs as update, and where Spark refuses that as append.
+    modes: tuple[str, ...] = ("update", "append") if is_upsert(sink) else (sink.mode,)
+    refusals: list[AnalysisException] = []
+    for mode in modes:
+        refusal = _refusal(frame, mode)
+        if refusal is None:
+            return []
+        refusals.append(refusal)
+    text = f"sink {sink.name}: {_advice(sink, modes[0], refusals[0])}"
+    return [Problem(text, sink.place)]
 
-    def __init__(self) -> None:
-        self._directory = tempfile.TemporaryDirectory(
-            prefix="ottla-validate-", ignore_cleanup_errors=True
+
+def is_aggregated(frame: DataFrame) -> bool:
+    """Mode complete is for aggregates only."""
+    return _refusal(frame, "complete") is None
+
+
+def _refusal(frame: DataFrame, mode: str) -> AnalysisException | None:
+    from pyspark.errors import AnalysisException
+
+    # PySpark has no call for it.
+    spark: Any = frame.sparkSession._jvm.org.apache.spark.sql  # type: ignore[union-attr]
+    output_mode = getattr(spark.streaming.OutputMode, mode.capitalize())()
+    try:
+        spark.catalyst.analysis.UnsupportedOperationChecker.checkForStreaming(
+            frame._jdf.queryExecution().analyzed(), output_mode
         )
-        self._tried = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._directory.cleanup()
-
-    def problems(self, sink: Sink, frame: DataFrame) -> list[Problem]:
-        """What speaks against running this frame into this sink."""
-        # As sinks.start: an upsert runs as update, and where Spark refuses that as append.
-        modes: tuple[str, ...] = ("update", "append") if is_upsert(sink) else (sink.mode,)
-        refusals: list[AnalysisException] = []
-        for mode in modes:
-            refused = self._refusal(frame, mode)
-            if refused is None:
-                return []
-            refusals.append(refused)
-        text = f"sink {sink.name}: {_advice(sink, modes[0], refusals[0])}"
-        return [Problem(text, sink.place)]
-
-    def is_aggregated(self, frame: DataFrame) -> bool:
-        """Mode complete is for aggregates only."""
-        return self._refusal(frame, "complete") is None
-
-    def _refusal(self, frame: DataFrame, mode: str) -> AnalysisException | None:
-        from pyspark.errors import AnalysisException
-
-        self._tried += 1
-        checkpoint = Path(self._directory.name) / str(self._tried)
-        writer = frame.writeStream.format("noop").outputMode(mode)
-        try:
-            writer.option("checkpointLocation", str(checkpoint)).start().stop()
-        except AnalysisException as error:
-            return error
-        return None
+    except AnalysisException as error:
+        return error
+    return None
 
 
 def _advice(sink: Sink, mode: str, refused: AnalysisException) -> str:

@@ -7,7 +7,7 @@ and queries are checked by Spark itself, and no broker, file or database is read
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.errors import OttlaError
@@ -24,7 +24,7 @@ from ottla.pipelines.model import (
 )
 from ottla.pipelines.problems import BadPipeline, PipelineFailed, Place, Problem
 from ottla.pipelines.sql_errors import quiet, sentence
-from ottla.pipelines.streaming_checks import StreamingChecks
+from ottla.pipelines.streaming_checks import is_aggregated, refused
 from ottla.pipelines.upserts import is_upsert, sequence_of
 from ottla.pipelines.views import BadView, column_type, is_comparable, is_plain, time_problems
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import DataType, StructType
 
+    from ottla.pipelines.graph import Flow
     from ottla.pipelines.sources import Opened
 
 
@@ -51,15 +52,31 @@ def validate(
         # Those that no sink uses too: they may be meant for later, but must be right.
         resolver.make_all([*pipeline.sources, *pipeline.views])
         problems = [*jars, *resolver.problems, *sources.problems]
-        with quiet(), StreamingChecks() as streaming:
+        with quiet():
             for sink in fed:
-                problems += _sink_problems(sink, resolver, sources, streaming)
+                problems += _sink_problems(sink, resolver, sources)
     finally:
         resolver.drop_views()
     problems += _topic_problems(pipeline, topics)
     if not any(not problem.is_note for problem in problems):
         problems += _unused(pipeline, resolver)
     return sorted(set(problems), key=_in_order)
+
+
+def flow_problems(
+    pipeline: Pipeline,
+    flows: Sequence[Flow],
+    topics: Callable[[], Mapping[str, int] | None],
+) -> list[Problem]:
+    """All that is wrong with flows that are about to start, whose frames are there already."""
+    with quiet():
+        found = [
+            problem
+            for flow in flows
+            for problem in _frame_problems(flow.sink, flow.frame, flow.sources)
+        ]
+    found += [one for one in _topic_problems(pipeline, topics) if not one.is_note]
+    return sorted(set(found), key=_in_order)
 
 
 class EmptySources:
@@ -121,25 +138,28 @@ def _is_stream(source: Source) -> bool:
     return getattr(source, "read", "stream") == "stream"
 
 
-def _sink_problems(
-    sink: Sink, resolver: Resolver, sources: EmptySources, streaming: StreamingChecks
-) -> list[Problem]:
+def _sink_problems(sink: Sink, resolver: Resolver, sources: EmptySources) -> list[Problem]:
     name = resolver.name_of(sink.input)
     frame = resolver.frames.get(name or "")
     if name is None or frame is None:
         # Told where it is broken.
         return []
+    is_timed = not sources.untimed.intersection(resolver.reached([name]))
+    return _frame_problems(sink, frame, resolver.sources_of(name), is_timed=is_timed)
+
+
+def _frame_problems(
+    sink: Sink, frame: DataFrame, read: Sequence[Source], *, is_timed: bool = True
+) -> list[Problem]:
     repeated = _repeated_columns(sink, frame)
     if repeated:
         return repeated
-    read = resolver.sources_of(name)
     found = [*sinks.problems(sink, frame, read), *type_problems(sink, frame)]
     found += [] if found else _encoding_problems(sink, frame)
-    is_timed = not sources.untimed.intersection(resolver.reached([name]))
     if frame.isStreaming and is_timed:
-        refused = streaming.problems(sink, frame)
-        found += refused
-        if not refused and _lacks_sequence(sink, frame) and not streaming.is_aggregated(frame):
+        refusals = refused(sink, frame)
+        found += refusals
+        if not refusals and _lacks_sequence(sink, frame) and not is_aggregated(frame):
             found.append(_no_sequence(sink))
     return found
 
