@@ -32,7 +32,7 @@ def hand_over(
     whose = f"the dead letters of source {source.name} are now written by flow {owner}"
     done = None
     if isinstance(source, TopicSource):
-        done = reached(store, change.former, source, log=COMMITS)
+        done = _done(change, source, store)
     if done is None or not isinstance(source, TopicSource):
         tell(
             f"{whose}; how far flow {change.former} came is not known, so letters of what only "
@@ -55,6 +55,15 @@ def hand_over(
         tell(f"{whose}, from where {change.former} has ended")
     since = {one: max(done.get(one, 0), begun.get(one, 0)) for one in done.keys() | begun.keys()}
     noted[LETTERS][source.name][FROM] = to_document(since)
+
+
+def _done(change: HandOver, source: TopicSource, store: Store) -> Offsets | None:
+    """What the former has finished. Without a checkpoint nobody knows; one that has begun its first
+    batch, and no more, is where it began."""
+    done = reached(store, change.former, source, log=COMMITS)
+    if done is None and not store.batches(change.former, COMMITS):
+        return change.begun if store.batches(change.former, OFFSETS) else None
+    return done
 
 
 def _begun(change: HandOver, source: TopicSource, noted: Document, store: Store) -> Offsets:

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
 
-from ottla.pipelines.checkpoints import OFFSETS, Store
+from ottla.pipelines.checkpoints import COMMITS, OFFSETS, Store
 from ottla.pipelines.fingerprints import Document, identity
 from ottla.pipelines.lag import Offsets, offsets_of
 from ottla.pipelines.model import Source, TopicSource
 from ottla.pipelines.sources import Letters, has_letters
+from ottla.pipelines.starts import STARTS
+from ottla.spark.offsets import from_document, to_document
 
 if TYPE_CHECKING:
     from ottla.pipelines.graph import Flow
@@ -33,6 +35,8 @@ class HandOver:
     source: Source
     former: str
     owner: str
+    # Where the former began, of which its own log says nothing; empty: at the first record.
+    begun: Offsets = field(default_factory=dict)
 
 
 def owners(
@@ -42,17 +46,37 @@ def owners(
     found: dict[str, Document] = {}
     changes: list[HandOver] = []
     for source, readers in _readers(streams).values():
-        known = _known(source, streams, old) or {}
         names = [flow.name for flow in readers]
+        known = _known(source, names, streams, old)
         former = known.get("owner") or _of_its_own(source, old)
         owner = former if former in names else names[0]
         found[source.name] = {"owner": owner, "reads": identity(source)}
         if former is not None and former != owner:
-            changes.append(HandOver(source, former, owner))
-        elif FROM in known and store.has_flow(owner):
-            # Without a checkpoint it begins anew, perhaps with another topic of this name.
-            found[source.name][FROM] = known[FROM]
+            changes.append(HandOver(source, former, owner, _begun(former, source, old)))
+        elif isinstance(source, TopicSource):
+            ahead = _ahead(known.get(FROM, {}), owner, source, store)
+            found[source.name] |= {FROM: ahead} if ahead else {}
     return found, changes
+
+
+def _ahead(since: Document, owner: str, source: TopicSource, store: Store) -> Document:
+    """Of where an owner's letters begin what it has still to come to.
+
+    What it has passed is forgotten: a topic of this name may be made anew, and begin at 0. So it is
+    where the owner has no checkpoint.
+    """
+    if not since or not store.has_flow(owner):
+        return {}
+    done = reached(store, owner, source, log=COMMITS) or {}
+    return to_document(
+        {one: offset for one, offset in from_document(since).items() if done.get(one, 0) < offset}
+    )
+
+
+def _begun(flow: str, source: Source, old: Document | None) -> Offsets:
+    starts = {} if old is None else old.get(STARTS, {})
+    noted = starts.get(flow, {}).get(source.name, {})
+    return {one: max(at, 0) for one, at in from_document(noted.get("offsets", {})).items()}
 
 
 def _of_its_own(source: Source, old: Document | None) -> str | None:
@@ -64,8 +88,10 @@ def _of_its_own(source: Source, old: Document | None) -> str | None:
 def reached(store: Store, flow: str, source: TopicSource, *, log: str) -> Offsets | None:
     """Where the last batch of a log ends in the source's topics; None where nobody knows.
 
-    Where a flow reads a topic twice, the place before which both have read.
+    Where a flow reads a topic twice: the place before which both are done, or behind which neither
+    has begun.
     """
+    one_of = min if log == COMMITS else max
     batches = store.batches(flow, log)
     ends = store.batches(flow, OFFSETS) if batches else {}
     if not batches or max(batches) not in ends:
@@ -74,7 +100,7 @@ def reached(store: Store, flow: str, source: TopicSource, *, log: str) -> Offset
     for line in ends[max(batches)].splitlines():
         for partition, offset in (_offsets_of(line) or {}).items():
             if partition.topic in source.topics:
-                found[partition] = min(offset, found.get(partition, offset))
+                found[partition] = one_of(offset, found.get(partition, offset))
     return found
 
 
@@ -119,15 +145,20 @@ def _readers(streams: Sequence[Flow]) -> dict[str, tuple[Source, list[Flow]]]:
     return found
 
 
-def _known(source: Source, streams: Sequence[Flow], old: Document | None) -> dict[str, Any] | None:
+def _known(
+    source: Source, readers: Sequence[str], streams: Sequence[Flow], old: Document | None
+) -> Document:
     """What was noted for it, under this name or under the one that it had then."""
     noted: Mapping[str, Document] = {} if old is None else old.get(LETTERS, {})
-    if source.name in noted:
+    if _is_of(noted.get(source.name), source):
         return noted[source.name]
-    still_there = {one.name for flow in streams for one in flow.sources}
-    renamed = (
-        one
-        for name, one in noted.items()
-        if name not in still_there and one["reads"] == identity(source)
-    )
-    return next(renamed, None)
+    taken = {
+        one.name for flow in streams for one in flow.sources if _is_of(noted.get(one.name), one)
+    }
+    renamed = [one for name, one in noted.items() if name not in taken and _is_of(one, source)]
+    # Several may read the same topic: then the one whose letters a reader of this one writes.
+    return next((one for one in renamed if one["owner"] in readers), next(iter(renamed), {}))
+
+
+def _is_of(noted: Document | None, source: Source) -> bool:
+    return noted is not None and bool(noted["reads"] == identity(source))
