@@ -32,6 +32,7 @@ _OWN_KEY: Final[Mapping[str, str]] = {
     "valueschema": "schema",
     "valueschemaids": "schema_ids",
     "avroframing": "framing",
+    "deadlettertopic": "bad_records",
 }
 # What would take away columns or messages that the pipeline counts on.
 _NOT_HERE: Final = frozenset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Final, TypeAlias
 
@@ -32,7 +32,7 @@ from ottla.pipelines.problems import BadPipeline, Problem
 from ottla.pipelines.views import time_problems
 from ottla.spark.format_options import ids_text
 from ottla.spark.offsets import to_document
-from ottla.spark.options import BadOption, LetterOptions, SinkOptions, SourceOptions
+from ottla.spark.options import BadOption, LetterOptions, SourceOptions, letter_sink
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -295,12 +295,12 @@ def _reading(pipeline: Pipeline, source: TopicSource) -> dict[str, str]:
 
 def _file_letters(pipeline: Pipeline, source: FileSource) -> LetterOptions:
     kafka = {f"kafka.{name}": value for name, value in pipeline.kafka.items()}
-    options = {"bootstrap": pipeline.bootstrap, **kafka, "topic": source.bad_records.topic}
+    options = {name.lower(): text for name, text in kafka.items()}
     try:
-        sink = SinkOptions.parse({name.lower(): text for name, text in options.items()})
+        sink = letter_sink({"bootstrap": pipeline.bootstrap, **options}, source.bad_records.topic)
     except BadOption as wrong:
         raise _problem(source, str(wrong)) from wrong
-    return LetterOptions(replace(sink, acks=-1, idempotent=True), pipeline.name, source.name)
+    return LetterOptions(sink, pipeline.name, source.name)
 
 
 def _starting(source: TopicSource) -> dict[str, str]:

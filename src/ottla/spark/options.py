@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Final, cast
 
 from ottla.client.failures import BadSetting
@@ -52,7 +52,7 @@ from ottla.wire.compression import Compression
 
 __all__ = [
     "Assigned", "BadOption", "CannotPost", "LetterOptions", "Pattern", "SinkOptions",
-    "SourceOptions", "Subscription", "Topics",
+    "SourceOptions", "Subscription", "Topics", "letter_sink",
 ]  # fmt: skip
 
 ERROR_COLUMN: Final = "_error"
@@ -402,16 +402,35 @@ def _letters(options: Mapping[str, str], *, with_formats: bool) -> LetterOptions
             "option deadLetterTopic needs valueFormat or keyFormat: bytes are never bad"
         )
     _check_topic("deadLetterTopic", topic.strip())
-    sink = SinkOptions.parse({**options, "topic": topic})
+    if _reads(_subscription(options), topic.strip()):
+        raise BadOption(
+            f"option deadLetterTopic is {topic.strip()}, which is read as well, so that letters "
+            "would come back for ever; choose another"
+        )
     pipeline, source = json.loads(options.get("deadlettersof", '["", ""]'))
     since = options.get("deadlettersfrom")
     return LetterOptions(
-        # What is passed over must be kept for certain, whatever rows may risk.
-        replace(sink, acks=-1, idempotent=True),
+        letter_sink(options, topic),
         pipeline,
         source,
         parse_offsets("deadLettersFrom", since) if since is not None else {},
     )
+
+
+def letter_sink(options: Mapping[str, str], topic: str) -> SinkOptions:
+    """What is passed over must be kept for certain, whatever rows may risk."""
+    others = {name: text for name, text in options.items() if name != "kafka.acks"}
+    return SinkOptions.parse({**others, "topic": topic})
+
+
+def _reads(subscription: Subscription, topic: str) -> bool:
+    match subscription:
+        case Topics(names=names):
+            return topic in names
+        case Assigned(partitions=named):
+            return topic in named
+        case Pattern():
+            return subscription.matches(topic)
 
 
 def _group_id(options: Mapping[str, str]) -> str | None:

@@ -320,6 +320,8 @@ CONFLUENT = "{{topic: t, format: avro, schema: '\"int\"', framing: confluent{}}}
          "sources.a may have topic,"),
         ("{topic: t, format: bytes, options: {subscribe: x}}", "sources.a.options.subscribe: the "
          "key topic says this; use it"),
+        ("{topic: t, format: bytes, options: {deadLetterTopic: d}}",
+         "sources.a.options.deadLetterTopic: the key bad_records says this; use it"),
         ("{topic: t, format: bytes, options: {minPartitons: 2}}", "sources.a.options.minPartitons "
          "is no option of a topic; did you mean minPartitions?"),
         ("{topic: t, format: bytes, options: {kafka.fetch.max.bites: 2}}",

@@ -407,6 +407,25 @@ def test_dead_letters_are_kept_for_certain_whatever_the_rows_may_risk() -> None:
     assert "headers" not in options.columns
 
 
+def test_dead_letters_go_without_idempotence_where_the_brokers_do_not_let_this_user() -> None:
+    given = {"kafka.enable.idempotence": "false", "kafka.acks": "0"}
+    letters = read(given, valueformat="string", deadlettertopic="dead").letters
+    assert letters is not None
+    assert (letters.sink.acks, letters.sink.idempotent) == (-1, False)
+
+
+@pytest.mark.parametrize(
+    "what",
+    [{"subscribe": "a,dead"}, {"assign": '{"dead": [0]}'}, {"subscribepattern": "^d"}],
+)
+def test_dead_letters_that_are_read_themselves_would_come_back_for_ever(
+    what: Mapping[str, str],
+) -> None:
+    options = {"bootstrap": "one:9092", "valueformat": "string", "deadlettertopic": "dead", **what}
+    with pytest.raises(BadOption, match="deadLetterTopic is dead, which is read as well"):
+        SourceOptions.parse(options, streaming=True)
+
+
 # ── kafka.* ────────────────────────────────────────────────────────────────────────────────────
 
 
