@@ -29,6 +29,7 @@ from ottla.pipelines.problems import BadPipeline, PipelineFailed, Problem
 from ottla.spark.option_values import nearest
 from ottla.spark.options import BadOption, SinkOptions
 from ottla.types import TopicPartition
+from ottla.wire.compression import Compression
 from ottla.wire.records import Record, decode_records, encode_batch, headers_in
 
 BATCH_BYTES: Final = 512 * 1024
@@ -383,7 +384,11 @@ def _parcels(partition: TopicPartition, records: Sequence[Record]) -> Iterator[_
 
 def _parcel(partition: TopicPartition, records: Sequence[Record]) -> _Parcel:
     placed = [record._replace(offset=at) for at, record in enumerate(records)]
-    return _Parcel(partition, encode_batch(placed), len(placed))
+    batch = encode_batch(placed)
+    if len(batch) > BATCH_BYTES:
+        # Its topic may have taken it only because it came compressed.
+        batch = min(batch, encode_batch(placed, compression=Compression.GZIP), key=len)
+    return _Parcel(partition, batch, len(placed))
 
 
 def _size(record: Record) -> int:

@@ -18,8 +18,9 @@ from ottla.pipelines.problems import BadPipeline, PipelineFailed
 from ottla.pipelines.repair import Fate, Letter, Repaired, repair
 from ottla.pipelines.sources import Letters, open_source
 from ottla.testing import Broker
+from ottla.wire.compression import Compression
 from spark.conftest import MakeTopic
-from spark.kit.filling import end_offset
+from spark.kit.filling import end_offset, put, record
 from spark.kit.messages import Found, messages_in
 from spark.kit.pipeline_sources import PLACE, Headers, Message, drain, pipeline_of, send
 from spark.kit.streams import TIMEOUT_S
@@ -308,3 +309,17 @@ def test_a_cut_letter_goes_back_whole_or_not_at_all(shop: Shop) -> None:
     assert (back.value, back.key, back.headers, back.partition) == (whole, b"k", [("own", b"1")], 1)
     # All that there are, but not what is only a part.
     assert shop.repair(all=True) == Repaired(still_bad=2)
+
+
+def test_what_its_producer_had_compressed_fits_when_it_goes_back(
+    broker: Broker, topic: MakeTopic, tmp_path: Path
+) -> None:
+    """A record may be more than its topic takes, in a batch that is less."""
+    shop = Shop(broker, topic, tmp_path, {"max.message.bytes": 1_048_588})
+    whole = b'{"id": 1, "text": "%s"}' % (b"x" * 3_000_000)
+    large = record(whole, b"k", AT_MS)
+    put(shop.bootstrap, shop.topic, [large], partition=1, compression=Compression.LZ4)
+    cut = ("ottla.cut", b"%d" % len(whole))
+    send(shop.bootstrap, shop.dead, Message(whole[:20], b"k", [cut, *shop.headers(0)]))
+    assert shop.repair() == Repaired(put_back=1)
+    assert shop.values() == [whole, whole]
