@@ -111,6 +111,9 @@ class Run:
         self._check = check
         self._trigger = _trigger(pipeline, once)
         self._flows: list[Supervised] = []
+        # Before the first query starts: where the checkpoints are, and what is noted there.
+        self._store: checkpoints.Store
+        self._noted: Document
 
     def until_end(self, stop: threading.Event, stop_now: threading.Event) -> None:
         """Of all flows, or until somebody says stop."""
@@ -170,6 +173,7 @@ class Run:
                 change, document, store, opening, lambda text: self._teller.event("note", text)
             )
         checkpoints.note(store, document, old)
+        self._store, self._noted = store, document
         return opening.owned(flows, document)
 
     def _begins(
@@ -270,7 +274,13 @@ class Run:
             checkpoint=checkpoints.flow_location(self._checkpoint, flow.name),
             trigger=self._trigger,
         )
-        return QueryAttempt(query, batches, lambda progress: self._teller.batch(flow, progress))
+        return QueryAttempt(query, batches, lambda progress: self._batch(flow, progress))
+
+    def _batch(self, flow: graph.Flow, progress: Progress) -> None:
+        self._teller.batch(flow, progress)
+        left = starts.forgotten(self._noted, flow.name, self._store)
+        checkpoints.note(self._store, left, self._noted)
+        self._noted = left
 
 
 class Teller:

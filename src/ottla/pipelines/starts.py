@@ -46,6 +46,18 @@ def settled(
     return found
 
 
+def forgotten(document: Document, flow: str, store: Store) -> Document:
+    """The document without a flow's beginning, when its first batch is done.
+
+    Where it goes on is in Spark's log then. If that is deleted, the flow begins anew, and `latest`
+    is the moment when it does.
+    """
+    if flow not in document[STARTS] or not store.batches(flow, COMMITS):
+        return document
+    left = {name: one for name, one in document[STARTS].items() if name != flow}
+    return {**document, STARTS: left}
+
+
 def _is_same(known: Document, source: TopicSource) -> bool:
     return bool(known["start"] == source.start and known["reads"] == identity(source))
 
@@ -75,8 +87,9 @@ class _Asking:
         self, source: TopicSource, offsets: dict[str, dict[str, int]]
     ) -> dict[str, dict[str, int]]:
         """For the partitions that there are now: new ones begin at their first record."""
-        known = from_document(offsets)
-        ends = self._asker(source).ends()
+        known, asker = from_document(offsets), self._asker(source)
+        ends = asker.ends()
+        asker.check_topics_exist(some=True)
         return to_document({one: known.get(one, EARLIEST_OFFSET) for one in ends})
 
     def _asker(self, source: TopicSource) -> Asker:
