@@ -7,7 +7,8 @@ done before the new owner is noted, so that a crash repeats it.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from ottla.pipelines.causes import cause_of
@@ -29,6 +30,9 @@ def hand_over(
 ) -> None:
     """Notes where the new owner's letters begin; raises PipelineFailed."""
     source, owner = change.source, change.owner
+    if change.others and isinstance(source, TopicSource):
+        _begin_anew(change, source, noted, store, opening, tell)
+        return
     whose = f"the dead letters of source {source.name} are now written by flow {owner}"
     done = None
     if isinstance(source, TopicSource):
@@ -39,22 +43,66 @@ def hand_over(
             f"{owner} has read are missing"
         )
         return
+    with _in_one_line(change):
+        done = _of_this_topic(done, opening.ends(source, done))
     begun = _begun(change, source, noted, store)
     between = {one: end for one, end in begun.items() if end > done.get(one, 0)}
     if between:
-        count = sum(end - done.get(one, 0) for one, end in between.items())
+        count = _count(done, between)
         tell(f"{whose}; reading {count} messages again for theirs, to where {owner} is")
-        try:
-            opening.catch_up(source, {one: done.get(one, 0) for one in between}, between)
-        except Exception as error:  # Spark raises many kinds of these.
-            raise PipelineFailed(
-                f"source {source.name}: its dead letters cannot be handed over to flow {owner}: "
-                f"{cause_of(error).text}"
-            ) from error
+        _catch_up(change, source, done, between, opening)
     else:
         tell(f"{whose}, from where {change.former} has ended")
     since = {one: max(done.get(one, 0), begun.get(one, 0)) for one in done.keys() | begun.keys()}
     noted[LETTERS][source.name][FROM] = to_document(since)
+
+
+def _begin_anew(
+    change: HandOver,
+    source: TopicSource,
+    noted: Document,
+    store: Store,
+    opening: Opening,
+    tell: Callable[[str], None],
+) -> None:
+    """What the other readers have still to come to, and the owner will not read any more."""
+    found = [reached(store, other, source, log=COMMITS) or {} for other in change.others]
+    begun = _begun(change, source, noted, store)
+    done = {one: min(offsets.get(one, 0) for offsets in found) for one in begun}
+    between = {one: end for one, end in begun.items() if end > done[one]}
+    if between:
+        tell(
+            f"flow {change.owner} begins anew; reading {_count(done, between)} messages again for "
+            f"the dead letters of source {source.name}, from where the other flows are"
+        )
+        _catch_up(change, source, done, between, opening)
+
+
+def _catch_up(
+    change: HandOver, source: TopicSource, start: Offsets, end: Offsets, opening: Opening
+) -> None:
+    with _in_one_line(change):
+        opening.catch_up(source, {one: start.get(one, 0) for one in end}, end)
+
+
+@contextmanager
+def _in_one_line(change: HandOver) -> Iterator[None]:
+    try:
+        yield
+    except Exception as error:  # Spark raises many kinds of these.
+        raise PipelineFailed(
+            f"source {change.source.name}: its dead letters cannot be handed over to flow "
+            f"{change.owner}: {cause_of(error).text}"
+        ) from error
+
+
+def _count(start: Offsets, end: Offsets) -> int:
+    return sum(offset - start.get(one, 0) for one, offset in end.items())
+
+
+def _of_this_topic(done: Offsets, ends: Offsets) -> Offsets:
+    """What lies beyond the end was done in another topic, which had this name before."""
+    return {one: 0 if offset > ends.get(one, offset) else offset for one, offset in done.items()}
 
 
 def _done(change: HandOver, source: TopicSource, store: Store) -> Offsets | None:

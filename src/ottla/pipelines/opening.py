@@ -22,8 +22,10 @@ from ottla.pipelines.sources import (
     has_letters,
     letters_between,
     open_source,
+    starting_options,
 )
 from ottla.pipelines.starts import STARTS
+from ottla.spark.asking import Asker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -89,6 +91,11 @@ class Opening:
             letters_of(flow, noted[LETTERS]),
             {name: one["offsets"] for name, one in starts.items()},
         )
+
+    def ends(self, source: TopicSource, reached: Positions) -> Positions:
+        """Where the topics end now; asked for again where they seem shorter than somebody came."""
+        found = Asker(starting_options(self._pipeline, source)).settled_ends(reached)
+        return {partition: one.latest for partition, one in found.items()}
 
     def catch_up(self, source: TopicSource, start: Positions, end: Positions) -> None:
         """Writes the letters of what lies between, by a read that is for nothing else."""

@@ -30,13 +30,18 @@ FROM: Final = "from"
 
 @dataclass(frozen=True)
 class HandOver:
-    """The letters of a source go from a flow that is gone to one that is there."""
+    """The letters of a source go from a flow that is gone to one that is there.
+
+    Or from a checkpoint of the owner's that is gone to one that it will have.
+    """
 
     source: Source
     former: str
     owner: str
     # Where the former began, of which its own log says nothing; empty: at the first record.
     begun: Offsets = field(default_factory=dict)
+    # Where the owner begins anew: the other readers, which go on.
+    others: Sequence[str] = ()
 
 
 def owners(
@@ -56,6 +61,9 @@ def owners(
         elif isinstance(source, TopicSource):
             ahead = _ahead(known.get(FROM, {}), owner, source, store)
             found[source.name] |= {FROM: ahead} if ahead else {}
+            others = [name for name in names if name != owner and store.has_flow(name)]
+            if others and not store.has_flow(owner):
+                changes.append(HandOver(source, owner, owner, others=others))
     return found, changes
 
 

@@ -57,8 +57,12 @@ class Checkpoint:
 class Reread:
     """What is read once more for its letters, in the place of Spark."""
 
-    def __init__(self) -> None:
+    def __init__(self, **ends: int) -> None:
         self.ranges: list[tuple[dict[str, int], dict[str, int]]] = []
+        self._ends = {TopicPartition(topic, 0): end for topic, end in ends.items()}
+
+    def ends(self, source: TopicSource, reached: Offsets) -> Offsets:
+        return self._ends
 
     def catch_up(self, source: TopicSource, start: Offsets, end: Offsets) -> None:
         self.ranges.append((by_topic(start), by_topic(end)))
@@ -69,9 +73,9 @@ def by_topic(offsets: Offsets) -> dict[str, int]:
 
 
 def handed_over(
-    checkpoint: Checkpoint, change: HandOver, starts: Document | None = None
+    checkpoint: Checkpoint, change: HandOver, starts: Document | None = None, end: int = 1000
 ) -> tuple[Reread, Document, list[str]]:
-    reread, told = Reread(), list[str]()
+    reread, told = Reread(orders=end), list[str]()
     document = {"letters": {change.source.name: {}}, "starts": starts or {}}
     hand_over(change, document, checkpoint.store, cast(Any, reread), told.append)
     return reread, document["letters"][change.source.name], told
@@ -144,6 +148,40 @@ def test_of_a_topic_that_the_former_owner_read_twice_the_nearer_place_counts(
     partition = TopicPartition("orders", 0)
     done = ownership.reached(checkpoint.store, "out", source(), log=COMMITS)
     assert done == {partition: 10}
+
+
+def test_letters_of_a_topic_made_anew_begin_with_it(tmp_path: Path) -> None:
+    """The former owner was further in the topic that had this name before."""
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.batch("out", 0, {"orders": 800})
+    checkpoint.batch("more", 0, {"orders": 20})
+    reread, letters, _ = handed_over(checkpoint, HandOver(source(), "out", "more"), end=50)
+    assert reread.ranges == [({"orders": 0}, {"orders": 20})]
+    assert letters["from"] == {"orders": {"0": 20}}
+
+
+def test_an_owner_that_begins_anew_and_later_leaves_nothing_between(tmp_path: Path) -> None:
+    """Its folder was deleted, and `latest` is now; the others have still to come there."""
+    checkpoint = Checkpoint(tmp_path)
+    checkpoint.batch("more", 0, {"orders": 40})
+    checkpoint.batch("third", 0, {"orders": 30})
+    streams = [flow("out"), flow("more"), flow("third"), flow("new")]
+    old = {"flows": {}, "letters": {"orders": noted(source(), "out")}}
+    found, (change,) = owners(streams, old, checkpoint.store)
+    assert found == {"orders": noted(source(), "out")}
+    begun = {"start": "latest", "reads": identity(source()), "offsets": {"orders": {"0": 70}}}
+    reread, letters, told = handed_over(checkpoint, change, {"out": {"orders": begun}})
+    assert reread.ranges == [({"orders": 30}, {"orders": 70})]
+    assert letters == {}
+    assert told == [
+        "flow out begins anew; reading 40 messages again for the dead letters of source orders, "
+        "from where the other flows are"
+    ]
+    # From the first record on it finds them all by itself.
+    reread, _, told = handed_over(checkpoint, change)
+    assert (reread.ranges, told) == ([], [])
+    checkpoint.batch("out", 0, {"orders": 70})
+    assert owners(streams, old, checkpoint.store)[1] == []
 
 
 def test_sources_that_change_their_names_with_each_other_keep_their_owners(tmp_path: Path) -> None:
