@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import re
 import secrets as random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from ottla.pipelines.batches import ONCE, Batch
@@ -93,15 +94,13 @@ def _transaction(pipeline: Pipeline, sink: DeltaSink, batch: Batch) -> dict[str,
 def _upsert(frame: DataFrame, sink: DeltaSink, transaction: dict[str, str]) -> None:
     names = sequence_of(sink, frame.columns)
     columns = written_columns(sink, frame.columns)
-    rows = _changed(frame, sink, names).persist()
-    try:
+    stored = _stored(frame, sink, names) if names else None
+    with changed(frame, stored, sink, names) as rows:
         _make_table(rows.select(*map(quote, columns)), sink.path, sink.options, sink.partition_by)
         _merge_into(rows, lambda view: _merge(sink, view, columns), transaction)
         if names:
             _make_table(rows.select(*map(quote, _sequence_columns(sink))), _beside(sink), {}, ())
             _merge_into(rows, lambda view: _merge_sequences(sink, view), transaction)
-    finally:
-        rows.unpersist()
 
 
 def _beside(sink: DeltaSink) -> str:
@@ -113,19 +112,32 @@ def _sequence_columns(sink: DeltaSink) -> tuple[str, ...]:
     return (*sink.keys, SEQUENCE, DELETED_AT)
 
 
-def _changed(frame: DataFrame, sink: DeltaSink, names: tuple[str, ...]) -> DataFrame:
-    """Of each key the row of this batch that is newer than what is stored, if there is one."""
+@contextmanager
+def changed(
+    frame: DataFrame, stored: DataFrame | None, sink: DeltaSink, names: tuple[str, ...]
+) -> Iterator[DataFrame]:
+    """Of each key the row of this batch that is newer than what is stored, if there is one.
+
+    The batch is read once: whoever reads it again writes its dead letters again.
+    """
     from pyspark.sql import functions as F  # noqa: N812
 
     removed = F.when(F.col(quote(DELETED)), F.current_timestamp())
     new = changes(frame, sink).withColumn(DELETED_AT, removed).withColumn(ARRIVAL, F.lit(1))
-    stored = _stored(frame, sink, names) if names else None
+    new.persist()
     if stored is None:
-        return newest(new, sink, names).drop(ARRIVAL)
-    touched = new.select(*map(quote, sink.keys)).distinct()
-    old = stored.join(touched, list(sink.keys), "left_semi").withColumn(ARRIVAL, F.lit(0))
-    both = new.unionByName(old, allowMissingColumns=True)
-    return newest(both, sink, names).where(F.col(quote(ARRIVAL)) == 1).drop(ARRIVAL)
+        rows = newest(new, sink, names).drop(ARRIVAL)
+    else:
+        touched = new.select(*map(quote, sink.keys)).distinct()
+        old = stored.join(touched, list(sink.keys), "left_semi").withColumn(ARRIVAL, F.lit(0))
+        both = new.unionByName(old, allowMissingColumns=True)
+        rows = newest(both, sink, names).where(F.col(quote(ARRIVAL)) == 1).drop(ARRIVAL)
+    rows.persist()
+    try:
+        yield rows
+    finally:
+        rows.unpersist()
+        new.unpersist()
 
 
 def _stored(frame: DataFrame, sink: DeltaSink, names: tuple[str, ...]) -> DataFrame | None:

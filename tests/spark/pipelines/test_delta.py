@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import uuid
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
@@ -13,6 +16,7 @@ from ottla.pipelines import delta, sinks
 from ottla.pipelines.batches import Batch
 from ottla.pipelines.jars import delta_advice, missing_jars
 from ottla.pipelines.model import DeltaSink
+from ottla.pipelines.upserts import DELETED_AT, SEQUENCE
 from spark.kit.flows import PLACE, Feed, drain, pipeline_of, write_once
 from spark.kit.streams import forget_last_commit
 from spark.kit.toolchain import HERE, delta_jars, require
@@ -120,6 +124,30 @@ def test_upserts_keep_the_newest_row_of_each_key(lake: SparkSession, tmp_path: P
     # What is older than the removal of its key does not bring it back.
     write("(2, 'late', 5), (4, 'late', 1), (4, 'anew', 3)", 2)
     assert [row.v for row in rows_of(lake, sink)] == ["new", "c", "anew", "once"]
+
+
+def test_a_batch_is_read_once_also_where_it_is_held_against_what_is_stored(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Each read of it writes its dead letters."""
+    sink = delta_sink(tmp_path / "table", mode="upsert", keys=("id",), sequence_by="at")
+    reads = tmp_path / "reads"
+    reads.mkdir()
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        (reads / uuid.uuid4().hex).touch()
+        yield from batches
+
+    values = spark.sql("SELECT * FROM VALUES (1, 'new', 5), (2, 'late', 3) AS rows(id, v, at)")
+    frame = values.coalesce(1).mapInArrow(read, values.schema)
+    stored = spark.sql(
+        f"SELECT id, named_struct('at', at) AS {SEQUENCE}, CAST(NULL AS TIMESTAMP) AS {DELETED_AT} "
+        "FROM VALUES (1, 4), (2, 4) AS rows(id, at)"
+    )
+    with delta.changed(frame, stored, sink, ("at",)) as rows:
+        for _ in range(2):
+            assert [row.v for row in rows.collect()] == ["new"]
+    assert len(list(reads.iterdir())) == 1
 
 
 @needs_delta
