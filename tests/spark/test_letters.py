@@ -61,10 +61,10 @@ def test_letters_are_acknowledged_before_their_rows_go_on(broker: Broker, topic:
 
 def test_a_message_without_a_time_keeps_none(broker: Broker, topic: MakeTopic) -> None:
     name, dead = topic(), topic()
-    send(broker.bootstrap, name, Message(b"{", timestamp_ms=1))
+    put(broker.bootstrap, name, [record(b"{", timestamp=-1)])
     list(task(broker, name, 1, deadlettertopic=dead))
     (letter,) = messages_in(broker.bootstrap, dead)
-    assert headers(letter)["ottla.timestamp"] == "1970-01-01T00:00:00.001Z"
+    assert headers(letter)["ottla.timestamp"] == "1969-12-31T23:59:59.999Z"
     assert headers(letter)["ottla.pipeline"] == ""
 
 

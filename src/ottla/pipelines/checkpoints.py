@@ -32,6 +32,9 @@ TEMPORARY: Final = ".pipeline.json.new"
 # Spark's logs of a query: batches that were begun, with where each ends; those that are done.
 OFFSETS: Final = "offsets"
 COMMITS: Final = "commits"
+# Of a Remote: where the document may be, and how often it was written.
+PLACES: Final = (NAME, f"{NAME}.other")
+NUMBER: Final = "number"
 OWN_FILES: Final = frozenset({NAME, LOCK, TEMPORARY})
 
 
@@ -170,7 +173,8 @@ class Local:
 class Remote:
     """Through Spark's own reader and writer of text, so that every file system of Spark's will do.
 
-    There `pipeline.json` is a directory with one file in it. Nothing is locked.
+    There `pipeline.json` is a directory with one file in it. Nothing is locked. To overwrite one
+    is to delete it first, so there are two, of which the one with the greater number counts.
     """
 
     def __init__(self, spark: SparkSession, location: str) -> None:
@@ -178,12 +182,29 @@ class Remote:
         self._location = location.rstrip("/")
 
     def read(self) -> str | None:
-        rows = self._text(NAME)
-        return rows[0] if rows else None
+        _, text = self._newest()
+        return text
 
     def write(self, text: str) -> None:
-        frame = self._spark.createDataFrame([(json.dumps(json.loads(text)),)], "value string")
-        frame.coalesce(1).write.mode("overwrite").text(f"{self._location}/{NAME}")
+        number, _ = self._newest()
+        numbered = json.dumps({**json.loads(text), NUMBER: number + 1})
+        frame = self._spark.createDataFrame([(numbered,)], "value string")
+        name = PLACES[(number + 1) % len(PLACES)]
+        frame.coalesce(1).write.mode("overwrite").text(f"{self._location}/{name}")
+
+    def _newest(self) -> tuple[int, str | None]:
+        """What was written last, and how many were written before."""
+        found: tuple[int, str | None] = (0, None)
+        for text in (text for name in PLACES for text in self._text(name)):
+            try:
+                document = json.loads(text)
+                number = document.pop(NUMBER, 0)
+            except (ValueError, AttributeError):
+                # Whoever reads it says so.
+                return 0, text
+            if found[1] is None or number > found[0]:
+                found = number, json.dumps(document)
+        return found
 
     def has_flow(self, flow: str) -> bool:
         return bool(self._text(f"{flow}/metadata"))

@@ -218,3 +218,20 @@ def test_note_elsewhere_than_on_this_machine(spark: SparkSession, tmp_path: Path
     (tmp_path / "out" / "offsets" / ".10.crc").write_text("")
     assert store.batches("out", "offsets") == {9: "v1\n{}\n9", 10: "v1\n{}\n10"}
     assert store.batches("out", "offsets") == Local(tmp_path).batches("out", "offsets")
+
+
+def test_what_is_noted_elsewhere_is_there_whatever_becomes_of_the_next_note(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark's overwriting deletes first: a driver that dies then has left nothing in that place."""
+    store, aside = Remote(spark, f"file://{tmp_path}"), tmp_path / "aside"
+    assert store.read() is None
+    for text in ("first", "second", "third"):
+        before = store.read()
+        store.write(json.dumps({"of": text}))
+        assert json.loads(store.read() or "") == {"of": text}
+        found = tmp_path.glob("pipeline.json*/part-*")
+        (written,) = [one.parent for one in found if json.loads(one.read_text())["of"] == text]
+        shutil.move(written, aside)
+        assert store.read() == before
+        shutil.move(aside, written)
