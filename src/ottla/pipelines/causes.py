@@ -38,7 +38,7 @@ _OUT_OF_MEMORY: Final = "java.lang.OutOfMemoryError"
 # Of an executor, which Spark replaces; what runs out of memory otherwise is the driver.
 _IN_A_TASK: Final = "Job aborted due to stage failure"
 _UNSERIALIZABLE: Final = ("Task not serializable", "Task serialization failed")
-_MISSING_TOPIC: Final = re.compile(r"does not exist on \S+: create it first")
+_MISSING_TOPIC: Final = re.compile(r"does not exist on \S+(, \S+)*: create it first")
 
 
 @dataclass(frozen=True)

@@ -128,8 +128,9 @@ def test_our_own_mistakes_are_final() -> None:
     assert not cause_of(ConnectionRefusedError("refused")).is_final
 
 
-def test_missing_topic_is_told_apart() -> None:
-    said = "topic nosuch does not exist on a:1: create it first, or correct the name"
+@pytest.mark.parametrize("brokers", ["a:1", "a:1, b:2, [::1]:9092"])
+def test_missing_topic_is_told_apart(brokers: str) -> None:
+    said = f"topic nosuch does not exist on {brokers}: create it first, or correct the name"
     cause = cause_of(Exception(HEAD + SOURCE + trace(f"ottla.spark.planning.CannotRead: {said}")))
     assert (cause.text, cause.is_missing_topic, cause.is_final) == (said, True, False)
 
