@@ -7,7 +7,7 @@ a string takes any JSON as its text; of a wrong type the field is null, and here
 from __future__ import annotations
 
 import base64
-import binascii
+import re
 from collections.abc import Callable, Iterator
 from typing import Final
 
@@ -28,6 +28,8 @@ ROWS_SINGLY: Final = 256
 PIECES: Final = 8
 # Arrow counts the bytes of a block with 32 bits.
 BLOCK_BYTES_MAX: Final = 2**31 - 2
+# A word that Arrow's parser takes for a number, and neither Spark's nor Python's.
+_INF: Final = re.compile(rb"[\s:\[,-]Inf[\s,\]}]")
 
 Parsed = tuple[pa.Array, pa.Array]
 Screen = Callable[[pa.Array, pa.DataType], pa.Array]
@@ -165,7 +167,8 @@ def _bulk(column: pa.Array, kind: pa.DataType) -> pa.Array | None:
         if _has(kind, pa.types.is_decimal):
             # The parser lets a number have more digits than its type.
             typed.validate(full=True)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, binascii.Error):
+    except (ValueError, pa.ArrowNotImplementedError):
+        # Among them ArrowInvalid, and what is no base64.
         return None
     if column.null_count == 0:
         return typed
@@ -188,7 +191,7 @@ def _rows(values: pa.Array, kind: pa.DataType) -> pa.Array | None:
         return None
     whole = pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)
     data = pc.binary_join(whole, "\n")[0].as_buffer().to_pybytes()
-    if len(data) > BLOCK_BYTES_MAX:
+    if len(data) > BLOCK_BYTES_MAX or (b"Inf" in data and _INF.search(data)):
         return None
     table = pj.read_json(
         pa.BufferReader(data),

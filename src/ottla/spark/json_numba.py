@@ -258,10 +258,10 @@ def _skip_number(at: int, end: int, kind: int, first: int, second: int) -> int:
         return -1
     whole = 0 if _byte(begin) == _ZERO else at - begin
     whole_end = at
-    fraction = 0
+    fraction = digits_behind = 0
     if at < end and _byte(at) == _POINT:
         at = _skip_digits(at + 1, end)
-        fraction = at - whole_end - 1
+        fraction = digits_behind = at - whole_end - 1
         if fraction == 0:
             return -1
         while kind == DECIMAL and fraction > 0 and _byte(whole_end + fraction) == _ZERO:
@@ -276,15 +276,15 @@ def _skip_number(at: int, end: int, kind: int, first: int, second: int) -> int:
         exponent = at - digits
         if exponent == 0:
             return -1
-    if kind == ANY:
-        return at
-    if kind == FLOAT:
+    if kind in (ANY, FLOAT):
         fits = whole <= _FLOAT_DIGITS_MAX and exponent <= _EXPONENT_DIGITS_MAX
         return at if fits else -1
     if exponent > 0:
         return -1
     if kind == DECIMAL:
-        return at if whole <= first and fraction <= second else -1
+        # The parser counts zeros at the end too.
+        fits = whole + digits_behind <= first + second
+        return at if fits and whole <= first and fraction <= second else -1
     if at > whole_end or kind != INTEGER:
         return -1
     return at if _fits_integer(begin, whole_end, first, is_negative) else -1

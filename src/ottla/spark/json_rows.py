@@ -167,15 +167,28 @@ def _shown(found: Any) -> str:
 
 
 def _json_text(found: Any) -> str:
-    """JSON again, numbers as they stood."""
-    if isinstance(found, _Number):
-        return str(found)
-    if isinstance(found, dict):
-        inside = (f"{json.dumps(k, ensure_ascii=False)}:{_json_text(v)}" for k, v in found.items())
-        return "{" + ",".join(inside) + "}"
-    if isinstance(found, list):
-        return "[" + ",".join(map(_json_text, found)) + "]"
-    return json.dumps(found, ensure_ascii=False)
+    """JSON again, numbers as they stood; a value may be deeper than functions can be called."""
+    words: list[str] = []
+    # What is still to be said, the first at the end; signs go as numbers do, as they stand.
+    left = [found]
+    while left:
+        one = left.pop()
+        if isinstance(one, _Number):
+            words.append(one)
+        elif isinstance(one, dict):
+            names = (_Number(f",{json.dumps(name, ensure_ascii=False)}:") for name in one)
+            inside = [part for pair in zip(names, one.values(), strict=True) for part in pair]
+            left += reversed([_Number("{"), *_without_comma(inside), _Number("}")])
+        elif isinstance(one, list):
+            inside = [part for item in one for part in (_Number(","), item)]
+            left += reversed([_Number("["), *inside[1:], _Number("]")])
+        else:
+            words.append(json.dumps(one, ensure_ascii=False))
+    return "".join(words)
+
+
+def _without_comma(inside: list[Any]) -> list[Any]:
+    return [_Number(inside[0][1:]), *inside[1:]] if inside else []
 
 
 def _bool(found: Any) -> bool:

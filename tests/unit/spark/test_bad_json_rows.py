@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
+import mmap
 from typing import Any
 
 import pyarrow as pa
@@ -106,7 +108,8 @@ def test_what_is_good_is_not_held_back(screen: formats_json.Screen) -> None:
     [
         '{"i": 2147483648}', '{"i": -2147483649}', '{"i": 01}', '{"i": 1.0}', '{"i": 1,}',
         '{"i": 1, "i": 2}', '{"i": 1} x', '{"i": 1}{}', '{"i" 1}', '{"i": nul}', '{"i": }',
-        '{"d": 123456789}', '{"d": 0.001}', '{"t": "2024-02-30"}', '{"t": "2023-02-29"}',
+        '{"d": 123456789}', '{"d": 0.001}', '{"d": 12345678.100}', '{"x": 1e400}',
+        '{"t": "2024-02-30"}', '{"t": "2023-02-29"}',
         '{"t": "2024-01-02T24:00:00Z"}', '{"t": "2024-01-02T03:04:05+19:00"}', '{"t": 5}',
         '{"s": 5}', '{"s": "\\ud800"}', '{"s": "\\x"}', '{"s": "a\tb"}', '{"s": "abc', '{"x": tru}',
         '{"n": []}', '{"n": {"b": tru}}', '{"l": {}}', '{"l": [1,]}', '{"l": [1 2]}', '{"l": [1}',
@@ -144,12 +147,49 @@ def test_the_kernel_reads_slices_and_no_byte_too_far() -> None:
     assert json_tables.screen(pa.array([None], pa.binary()), NARROW).to_pylist() == [True]
 
 
+def test_the_kernel_reads_no_byte_behind_its_value() -> None:
+    """Each value ends where the memory does: a byte too far would end this process."""
+    page = mmap.PAGESIZE
+    memory = mmap.mmap(-1, 2 * page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + page), page, 0) == 0
+    whole = (
+        b'{"x":["\\ud83d\\ude00",\xc3\xa4\xf0\x9f\x98\x80"\xf0\x9f\x98\x80",{"y":true,"z":null}],'
+        b'"n":{"b":false},"d":-12.50,"l":[-1.5e+10],"t":"2024-02-29T10:20:30.123456+01:00"}'
+    )
+    starts = [whole, *(whole[at:] for at, byte in enumerate(whole) if byte in b'{["-tfn2\xf0')]
+    for text in (b"{" + one[:size] for one in starts for size in range(len(one))):
+        memory[page - len(text) : page] = text
+        data = pa.foreign_buffer(start + page - len(text), len(text), memory)
+        offsets = pa.array([0, len(text)], pa.int32()).buffers()[1]
+        value = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
+        json_tables.screen(value, NARROW)
+
+
 def test_a_value_deeper_than_the_kernel_looks_is_left_to_the_rows() -> None:
     deep, deeper = (b'{"x":' + b"[" * depth + b"]" * depth + b"}" for depth in (60, 200))
     assert json_tables.screen(column(deep, deeper), NARROW).to_pylist() == [True, False]
     parsed, errors = formats_json.parse_column(column(*[deep] * 300, deeper, b"{"), NARROW)
     assert [at for at, error in enumerate(errors.to_pylist()) if error is not None] == [301]
     assert parsed.null_count == 0
+
+
+@pytest.mark.parametrize("depth", [300, 600, 900, 100_000])
+@pytest.mark.parametrize(("begin", "end"), [("[", "]"), ('{"x":', "}")])
+def test_a_value_deeper_than_functions_can_be_called_is_not_the_end(
+    depth: int, begin: str, end: str
+) -> None:
+    deep = begin * depth + "1" + end * depth
+    rows = [f'{{"{name}":{deep}}}' for name in ("i", "m", "s")]
+    for company in ([], ["{}"] * 300):
+        typed, errors = formats_json.parse_column(column(*rows, *company), KIND)
+        assert [one.is_valid for one in errors] == [
+            True,
+            True,
+            depth > 950,
+            *[False] * len(company),
+        ]
+        assert typed[2]["s"].as_py() == (None if depth > 950 else deep)
 
 
 @pytest.mark.parametrize("rows", [600, 40_000])
@@ -171,7 +211,8 @@ def test_bad_rows_among_many_are_found(rows: int, every: int) -> None:
     [
         '\x0b{"t":null}', '{"t":null}\x0c', '{"t":"2024-01-02T03Z"}', '{"n":"2024-01-02T03-01"}',
         '{"t":"2024-01-02T03:04:05+19:00"}', '{"t":"2024-01-02T03:04:05-1900"}',
-        '{"t":"2024-01-02T03:04:05+23"}', '{"t":"2024-01-02T03+01"}',
+        '{"t":"2024-01-02T03:04:05+23"}', '{"t":"2024-01-02T03+01"}', '{"d":Inf}', '{"f":-Inf}',
+        '{"other":[1, Inf ]}', '{"x":"ä"}', '{"x":"\\ud83d\\ude00"}',
     ],
 )  # fmt: skip
 def test_a_row_is_refused_in_good_company_too(text: str) -> None:
