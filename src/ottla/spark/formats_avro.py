@@ -66,6 +66,15 @@ class _Schema(NamedTuple):
     plan: _Plan
 
 
+class _Written(NamedTuple):
+    """The schema of whoever wrote, and how what is read by it becomes what is declared."""
+
+    parsed: Any
+    # The declared one, where it is another.
+    wanted: Any
+    convert: Convert | None
+
+
 def arrow_type(schema: str) -> pa.DataType:
     """Raises BadSchema when the schema cannot be read, or fastavro is missing."""
     return _prepared(schema).plan.kind
@@ -88,7 +97,7 @@ def parse_column(
 ) -> tuple[pa.Array, pa.Array]:
     """The values, which with `schema_ids` come with a registry's head and one of these ids."""
     prepared = _prepared(schema)
-    parse = _RowParser(prepared, schema_ids, [_parsed(one) for one in writer_schemas])
+    parse = _RowParser(prepared, schema_ids, [_written(one, schema) for one in writer_schemas])
     values: list[Any] = []
     errors: list[str | None] = []
     for data in column.to_pylist():
@@ -114,14 +123,14 @@ def parse_file(content: bytes, schema: str) -> Iterator[pa.Array]:
     """The records of a file, block by block, as `schema` wants them; raises BadFile."""
     prepared = _prepared(schema)
     fastavro = _fastavro()
-    read, convert = fastavro.schemaless_reader, prepared.plan.convert
-    foreign = (*_DAMAGE, zlib.error, OSError, fastavro.read.SchemaResolutionError)
+    read = fastavro.schemaless_reader
+    foreign = (*_DAMAGE, zlib.error, OSError, BadSchema, fastavro.read.SchemaResolutionError)
     try:
         blocks = fastavro.block_reader(io.BytesIO(content))
-        written = fastavro.parse_schema(_without_times(json.loads(blocks.metadata["avro.schema"])))
+        written, wanted, convert = _written(blocks.metadata["avro.schema"], schema)
         for block in blocks:
             data = block.bytes_
-            found = (read(data, written, prepared.parsed) for _ in range(block.num_records))
+            found = (read(data, written, wanted) for _ in range(block.num_records))
             values = [one if convert is None else convert(one) for one in found]
             yield pa.array(values, prepared.plan.kind)
     except foreign as wrong:
@@ -154,45 +163,43 @@ def _readable(wrong: BaseException) -> str:
 class _RowParser:
     """Bytes into a value and its error; by the schema of its id, if it has one."""
 
-    def __init__(self, schema: _Schema, schema_ids: Sequence[int], writers: Sequence[Any]) -> None:
+    def __init__(
+        self, schema: _Schema, schema_ids: Sequence[int], writers: Sequence[_Written]
+    ) -> None:
         fastavro = _fastavro()
         self._read = fastavro.schemaless_reader
         self._unresolved = fastavro.read.SchemaResolutionError
-        self._schema = schema
+        self._own = _Written(schema.parsed, None, schema.plan.convert)
         self._schema_ids = schema_ids
-        # The schema by which each is read, and the one it becomes where that is another.
-        self._writers = {
-            schema_id: (writer, None if writer == schema.parsed else schema.parsed)
-            for schema_id, writer in zip(schema_ids, writers, strict=False)
-        }
+        self._writers = dict(zip(schema_ids, writers, strict=False))
 
     def __call__(self, data: bytes | None) -> tuple[Any, str | None]:
         if data is None:
             return None, None
         if not self._schema_ids:
-            return self._value(data, 0, self._schema.parsed, None, "this schema")
+            return self._value(data, 0, self._own, "this schema")
         if len(data) < CONFLUENT_BYTES or data[0] != 0:
             return None, "it does not begin with the five bytes of a schema registry"
         schema_id = int.from_bytes(data[1:CONFLUENT_BYTES], "big")
         if schema_id not in self._schema_ids:
             return None, self._not_named(schema_id)
         if schema_id not in self._writers:
-            return self._value(data, CONFLUENT_BYTES, self._schema.parsed, None, "this schema")
-        writer, reader = self._writers[schema_id]
+            return self._value(data, CONFLUENT_BYTES, self._own, "this schema")
+        writer = self._writers[schema_id]
         try:
-            return self._value(data, CONFLUENT_BYTES, writer, reader, f"its schema {schema_id}")
+            return self._value(data, CONFLUENT_BYTES, writer, f"its schema {schema_id}")
         except self._unresolved as wrong:
             reason = _readable(wrong)
             return None, f"schema {schema_id} of the registry does not become this one: {reason}"
 
     def _value(
-        self, data: bytes, begin: int, writer: Any, reader: Any, of_schema: str
+        self, data: bytes, begin: int, writer: _Written, of_schema: str
     ) -> tuple[Any, str | None]:
         source = io.BytesIO(data)
         source.seek(begin)
-        convert = self._schema.plan.convert
+        written, wanted, convert = writer
         try:
-            found = self._read(source, writer, reader)
+            found = self._read(source, written, wanted)
             value = found if convert is None else convert(found)
         except _DAMAGE as wrong:
             return None, f"it is not Avro of {of_schema}: {_readable(wrong)}"
@@ -224,6 +231,35 @@ def _prepared(schema: str) -> _Schema:
     parsed = _parsed(schema)
     with _readable_schema():
         return _Schema(parsed, _plan(json.loads(schema), {}, ""))
+
+
+@lru_cache(maxsize=64)
+def _written(writer: str, schema: str) -> _Written:
+    """Times are converted as the writer counts them: to Avro's rules they are but numbers."""
+    parsed = _parsed(writer)
+    with _readable_schema():
+        declared = json.loads(schema)
+        counted = {path: one["logicalType"] for path, one in _times(json.loads(writer))}
+        for path, one in _times(declared):
+            unit = counted.get(path, one["logicalType"]).rpartition("-")[2]
+            one["logicalType"] = one["logicalType"].rpartition("-")[0] + f"-{unit}"
+        wanted = _parsed(schema)
+        convert = _plan(declared, {}, "").convert
+        return _Written(parsed, None if parsed == wanted else wanted, convert)
+
+
+def _times(schema: Any, path: str = "") -> Iterator[tuple[str, dict[str, Any]]]:
+    """Where a schema has times, and the mapping that says how they are counted."""
+    if isinstance(schema, list):
+        for one in schema:
+            yield from _times(one, path)
+    elif isinstance(schema, dict):
+        if str(schema.get("logicalType")).endswith(("timestamp-millis", "timestamp-micros")):
+            yield path, schema
+        for field in schema.get("fields", ()):
+            yield from _times(field["type"], f"{path}.{field['name']}")
+        for key, inside in (("type", ""), ("items", "[]"), ("values", "[]")):
+            yield from _times(schema.get(key), path + inside)
 
 
 @lru_cache(maxsize=64)

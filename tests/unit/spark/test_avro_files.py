@@ -59,6 +59,12 @@ def test_a_wanted_schema_may_leave_out_and_add() -> None:
     assert whole.field("new").null_count == 3
 
 
+def test_times_are_counted_as_the_file_says() -> None:
+    wanted = json.dumps(WANTED).replace("timestamp-millis", "timestamp-micros")
+    whole = pa.concat_arrays(list(parse_file(file_of(3), wanted)))
+    assert whole.field("at").cast(pa.int64()).to_pylist() == [0, 1_000_000, 2_000_000]
+
+
 def test_a_file_without_records_has_none() -> None:
     assert list(parse_file(file_of(0), json.dumps(WANTED))) == []
 
