@@ -133,7 +133,8 @@ class _Write:
         step("merge")
         keys = [target.column(one) or one for one in self.sink.keys] if upsert else []
         named = [target.column(one) or one for one in columns]
-        self._merge(sql.Merge(target, staging, named, keys), sequences, step)
+        is_cast = any(target.types[one] != types[named.index(one)] for one in keys)
+        self._merge(sql.Merge(target, staging, named, keys, is_cast), sequences, step)
         step("end")
 
     def _sequences(self, target: sql.Target, frame: DataFrame) -> sql.Sequences | None:
@@ -176,7 +177,7 @@ class _Write:
             name,
         )
         schema, table = found[0]
-        target = sql.Target(schema, table, {row[0]: row[1] for row in has})
+        target = sql.Target(schema, table, {row[0]: sql.cast_type(row[1]) for row in has})
         for one in types:
             if target.column(one) is None:
                 near = get_close_matches(one, target.types, 1)
@@ -264,10 +265,12 @@ class _Write:
 
     def _put_over(self, merge: sql.Merge, sequences: sql.Sequences | None) -> None:
         """Newer rows over those that are there; all of them, where nothing is to be compared."""
+        is_place = sequences is not None and tuple(sequences.by) == PLACE
         if sequences is not None:
-            is_place = tuple(sequences.by) == PLACE
             for statement in (merge.hold_back_places if is_place else merge.hold_back)(sequences):
                 self.database.run(statement)
+        if is_place or merge.has_cast_keys:
+            self.database.run(merge.leave_one(sequences))
         if merge.keys:
             self.database.run(merge.delete())
         self._insert(merge)

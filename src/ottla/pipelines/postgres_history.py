@@ -67,7 +67,7 @@ class History:
     def _sequence(self, value: str) -> str:
         """In the type of the target's column; texts by their bytes, as Spark compares them."""
         kind = self._target.types[self._target.column(START) or START]
-        is_text = kind.startswith(("text", "character"))
+        is_text = kind.startswith(("text", "character", "bpchar"))
         return f"CAST({value} AS {kind})" + (' COLLATE "C"' if is_text else "")
 
     def _events(self) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -25,6 +26,9 @@ _TYPES: Final[Mapping[str, str]] = {
 }  # fmt: skip
 
 
+_WITH_LENGTH: Final = re.compile(r"^character( varying)?\([0-9]+\)")
+
+
 def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
@@ -43,6 +47,14 @@ def column_type(kind: DataType) -> str | None:
     return _TYPES.get(kind.simpleString())
 
 
+def cast_type(kind: str) -> str:
+    """A column's type for what is put into it.
+
+    A cast to a text of some length cuts what is longer, without a word; the column refuses it.
+    """
+    return _WITH_LENGTH.sub(lambda found: "character varying" if found[1] else "bpchar", kind)
+
+
 def table_parts(name: str) -> list[str]:
     """`schema.table` by its dot; double quotes keep a dot in a name."""
     parts, word, quoted = [], "", False
@@ -59,7 +71,7 @@ def table_parts(name: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Target:
-    """A table as the database has it: its full name, its columns and their types."""
+    """A table as the database has it: its full name, its columns and their types (`cast_type`)."""
 
     schema: str
     table: str
@@ -143,6 +155,8 @@ class Merge:
     staging: str
     columns: Sequence[str]
     keys: Sequence[str] = ()
+    # Keys of other types than in the table: two of them may become one.
+    has_cast_keys: bool = False
 
     def insert(self) -> str:
         """All rows; with keys, those that are not deleted, over others."""
@@ -168,7 +182,7 @@ class Merge:
         )
 
     def hold_back(self, sequences: Sequences) -> list[str]:
-        """Leaves in the staging table one row of each key that is newer than what is stored."""
+        """Leaves in the staging table what is newer than what is stored."""
         same = " AND ".join(f"t.k{at} = {self.value(one)}" for at, one in enumerate(sequences.keys))
         stored, new = _row("t", sequences), _row("s", sequences)
         older = f"DELETE FROM {self.staging} s USING {sequences.name} t WHERE {same} AND "
@@ -178,10 +192,9 @@ class Merge:
         """As `hold_back`, for places in a topic (q0: time, q1: partition, q2: offset).
 
         Of one partition the greatest time up to an offset counts, in stored rows as in new ones;
-        and the staging table has a row for each partition of a key.
+        and the staging table has a row for each partition of a key (`leave_one`).
         """
         same = " AND ".join(f"t.k{at} = {self.value(one)}" for at, one in enumerate(sequences.keys))
-        twins = " AND ".join(f"{self.value(one)} = {self.value(one, 'b')}" for one in self.keys)
         at_least = "SET q0 = greatest(s.q0, t.q0)"
         return [
             f"UPDATE {sequences.name} t {at_least} FROM {self.staging} s "
@@ -189,9 +202,17 @@ class Merge:
             f"UPDATE {self.staging} s {at_least} FROM {sequences.name} t "
             f"WHERE {same} AND t.q1 = s.q1",
             *self.hold_back(sequences),
-            f"DELETE FROM {self.staging} s USING {self.staging} b "
-            f"WHERE {twins} AND {_row('b', sequences)} > {_row('s', sequences)}",
         ]
+
+    def leave_one(self, sequences: Sequences | None) -> str:
+        """Of rows whose keys are the same to the database, which may not be so to Spark."""
+        twins = " AND ".join(f"{self.value(one)} = {self.value(one, 'b')}" for one in self.keys)
+        numbers = [*(f"q{at}" for at in range(len(sequences.by) if sequences else 0)), ROW]
+        newer, older = (", ".join(f"{row}.{one}" for one in numbers) for row in ("b", "s"))
+        return (
+            f"DELETE FROM {self.staging} s USING {self.staging} b "
+            f"WHERE {twins} AND ({newer}) > ({older})"
+        )
 
     def remember(self, sequences: Sequences) -> str:
         """The sequences of what is merged."""

@@ -227,6 +227,31 @@ def test_columns_take_the_types_of_the_table(
     )
 
 
+@pytest.mark.parametrize("mode", ["append", "upsert"])
+def test_a_text_that_is_too_long_for_its_column_is_refused_and_not_cut(
+    spark: SparkSession, postgres: Postgres, table: MakeTable, mode: str
+) -> None:
+    keys = ("id",) if mode == "upsert" else ()
+    sink = table("id varchar(3) PRIMARY KEY, v char(3), at int", mode=mode, keys=keys)
+    write(values(spark, "('abc', 'x', 1), ('ab', 'xyz', 1)"), sink, 0)
+    assert postgres.rows(f"SELECT id, v FROM {sink.table} ORDER BY id") == ["ab|xyz", "abc|x  "]
+    for number, row in enumerate(("('abcd', 'x', 1)", "('ef', 'wxyz', 1)"), 1):
+        with pytest.raises(PipelineFailed, match=r"value too long for type character"):
+            write(values(spark, row), sink, number)
+    assert len(postgres.rows(f"SELECT * FROM {sink.table}")) == 2
+
+
+@pytest.mark.parametrize("by", [None, "at"])
+def test_keys_that_are_one_to_the_database_are_one_row(
+    spark: SparkSession, postgres: Postgres, table: MakeTable, by: str | None
+) -> None:
+    sink = table("id uuid PRIMARY KEY, v text, at int", mode="upsert", keys=("id",), sequence_by=by)
+    code = "a0eebc99-9c0b-4ef8-bb6d-6bb9bd380a11"
+    write(values(spark, f"('{code}', 'old', 1), ('{code.upper()}', 'new', 2)"), sink, 0)
+    (found,) = postgres.rows(f"SELECT id, v FROM {sink.table}")
+    assert found in ([f"{code}|new"] if by else [f"{code}|new", f"{code}|old"])
+
+
 @pytest.mark.parametrize(
     ("change", "line"),
     [

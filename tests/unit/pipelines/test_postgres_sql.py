@@ -32,6 +32,23 @@ def test_columns_are_found_as_postgresql_writes_them() -> None:
     assert TARGET.column("nothing") is None
 
 
+@pytest.mark.parametrize(
+    ("kind", "cast"),
+    [
+        ("character varying(3)", "character varying"),
+        ("character(3)", "bpchar"),
+        ("character varying(3)[]", "character varying[]"),
+        ("character varying", "character varying"),
+        ("numeric(10,2)", "numeric(10,2)"),
+        ("timestamp(0) without time zone", "timestamp(0) without time zone"),
+        ('"character(3)"', '"character(3)"'),
+    ],
+)
+def test_a_text_is_not_cut_by_its_cast(kind: str, cast: str) -> None:
+    """PostgreSQL cuts in silence where a length is asked for, and refuses where it is not."""
+    assert sql.cast_type(kind) == cast
+
+
 def test_rows_are_appended_in_the_order_of_the_batch() -> None:
     merge = sql.Merge(TARGET, "s1", ["id", "v"])
     assert merge.insert() == (
@@ -68,6 +85,11 @@ def test_what_is_older_than_its_sequence_is_held_back() -> None:
     assert sequences.create()[2].endswith(
         "IS 'Ottla: public.or\"ders, keys id uuid, sequence by it''s text'"
     )
+    assert merge.leave_one(sequences) == (
+        "DELETE FROM s1 s USING s1 b WHERE CAST(s.c0 AS uuid) = CAST(b.c0 AS uuid) "
+        "AND (b.q0, b.r) > (s.q0, s.r)"
+    )
+    assert merge.leave_one(None).endswith(" AND (b.r) > (s.r)")
     assert merge.hold_back(sequences) == [
         f"DELETE FROM s1 s USING {beside} t WHERE t.k0 = CAST(s.c0 AS uuid) AND t.q0 > s.q0"
     ]
