@@ -40,6 +40,7 @@ from ottla.pipelines.upserts import (
     quote,
     remembered,
     sequence_of,
+    told_by_rows,
 )
 
 if TYPE_CHECKING:
@@ -173,7 +174,9 @@ def _stored(
         old = rows.withColumn(DELETED, F.lit(False)).withColumn(
             DELETED_AT, nothing.cast("timestamp")
         )
-        return old if names else old.withColumn(SEQUENCE, F.struct(F.lit(0).alias("none")))
+        if not names:
+            return old.withColumn(SEQUENCE, F.struct(F.lit(0).alias("none")))
+        return told_by_rows(old, names)
     stored = spark.read.parquet(str(last / SEQUENCES))
     known = remembered(stored, sink, names, sink.path)
     if sink.stored_as_scd_type == 2:

@@ -32,6 +32,7 @@ from ottla.pipelines.upserts import (
     quote,
     remembered,
     sequence_of,
+    told_by_rows,
     written_columns,
 )
 
@@ -142,15 +143,28 @@ def changed(
 
 def _stored(frame: DataFrame, sink: DeltaSink, names: tuple[str, ...]) -> DataFrame | None:
     """Sequences so far; None in the first batch."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    stored = _table(frame, _beside(sink))
+    if stored is not None:
+        return remembered(stored, sink, names, sink.path)
+    rows = _table(frame, sink.path)
+    told = None if rows is None else told_by_rows(rows, names)
+    if told is None or SEQUENCE not in told.columns:
+        return None
+    never = F.lit(None).cast("timestamp").alias(DELETED_AT)
+    return told.select(*map(quote, (*sink.keys, SEQUENCE)), never)
+
+
+def _table(frame: DataFrame, path: str) -> DataFrame | None:
     from pyspark.errors import AnalysisException
 
     try:
-        stored = frame.sparkSession.read.format("delta").load(_beside(sink))
+        table = frame.sparkSession.read.format("delta").load(path)
         # Delta may find out only now that there is no table.
-        assert SEQUENCE in stored.columns
+        return table if table.columns else None
     except AnalysisException:
         return None
-    return remembered(stored, sink, names, sink.path)
 
 
 def _make_table(

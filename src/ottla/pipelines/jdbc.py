@@ -211,13 +211,15 @@ class _Write:
             sequences.name,
         )
         if not found:
-            for statement in sequences.create():
-                self.database.run(statement)
+            for statement in (*sequences.create(), sequences.told_by_rows()):
+                if statement is not None:
+                    self.database.run(statement)
         elif found[0][0] != sequences.describe():
             raise DatabaseFailed(
                 f"{sequences.table} holds other sequences ({found[0][0]}), which cannot be "
                 f"compared with those by {', '.join(sequences.by)}; take back the change, or drop "
-                f"{sequences.table}: then rows count as newer whatever is stored"
+                f"{sequences.table}: then rows are compared with that column of the table, if it "
+                "has it, or else count as newer"
             )
 
     def _fill(

@@ -24,6 +24,9 @@ class Deletes(Sequences):
     def unique(self) -> Sequence[str]:
         return [*super().unique(), "q0"]
 
+    def told_by_rows(self) -> None:
+        """Rows are no deletes."""
+
 
 @dataclass(frozen=True)
 class History:

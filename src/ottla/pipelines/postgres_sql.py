@@ -142,6 +142,23 @@ class Sequences:
             f"COMMENT ON TABLE {self.name} IS '{comment}'",
         ]
 
+    def told_by_rows(self) -> str | None:
+        """Fills the table, when it is new, from a target whose own columns tell the sequence."""
+        columns = {name: self.target.column(name) for name in self.by}
+        own = [quote(column) for column in columns.values() if column is not None]
+        if len(own) < len(columns):
+            return None
+        keys = [*map(quote, self.keys)]
+        numbers = [
+            f"CAST({one} AS {kind})" for one, kind in zip(own, self.by.values(), strict=True)
+        ]
+        there = " AND ".join(f"{one} IS NOT NULL" for one in (*keys, *own))
+        return (
+            f"INSERT INTO {self.name} ({', '.join(self.unique())}, {self.numbers}) "
+            f"SELECT {', '.join([*keys, *numbers])} FROM {self.target.name} WHERE {there} "
+            "ON CONFLICT DO NOTHING"
+        )
+
     def forget(self, life_s: float) -> str:
         """Tombstones that have lived their time."""
         return f"DELETE FROM {self.name} WHERE deleted_at < now() - interval '{life_s:f} seconds'"

@@ -200,6 +200,15 @@ def remembered(stored: DataFrame, sink: TableSink, names: Sequence[str], where: 
     return stored.where(gone.isNull() | (gone >= oldest))
 
 
+def told_by_rows(rows: DataFrame, names: Sequence[str]) -> DataFrame:
+    """SEQUENCE of a table from before there were any, where its columns tell it; else null."""
+    from pyspark.sql import functions as F  # noqa: N812
+
+    if not names or not set(names) <= set(rows.columns):
+        return rows
+    return rows.withColumn(SEQUENCE, F.struct(*(F.col(quote(name)) for name in names)))
+
+
 def upsert_problems(sink: Sink, frame: DataFrame, sources: Sequence[Source] = ()) -> list[Problem]:
     """What cannot be right about keys, sequence and deletes, given the columns of the frame."""
     from pyspark.errors import AnalysisException, ParseException

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import shutil
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -173,6 +174,26 @@ def test_a_declared_sequence_also_holds_where_it_is_not_written(table: MakeTable
     assert there.put((1, "same time", 20, 0, 4)) == ["1 same time"]
     assert there.put((1, None, 21, 0, 5)) == []
     assert there.put((1, "late", 20, 0, 6)) == []
+
+
+def test_a_table_from_before_there_were_sequences_is_compared_by_its_own_column(
+    table: MakeTable, spark: SparkSession, request: pytest.FixtureRequest
+) -> None:
+    there = table("id int, v text, at int, PRIMARY KEY (id)", sequence_by="at")
+
+    def put(text: str) -> list[str]:
+        there.merge(spark.sql(f"SELECT * FROM VALUES {text} AS rows(id, v, at)"))
+        return [f"{id} {v}" for id, v in there.rows("id, v")]
+
+    put("(1, 'a', 5), (2, 'b', 5)")
+    if isinstance(there.sink, CurrentTableSink):
+        shutil.rmtree(Path(there.sink.path) / "current" / current_table.SEQUENCES)
+    else:
+        postgres: Postgres = request.getfixturevalue("postgres")
+        of_it = f"obj_description(oid, 'pg_class') LIKE '%.{there.sink.table},%'"
+        (beside,) = postgres.rows(f"SELECT relname FROM pg_class WHERE {of_it}")
+        postgres.rows(f"DROP TABLE {beside}")
+    assert put("(1, 'late', 4), (2, 'newer', 6), (3, 'c', 1)") == ["1 a", "2 newer", "3 c"]
 
 
 def test_texts_are_sequenced_by_their_bytes(table: MakeTable) -> None:

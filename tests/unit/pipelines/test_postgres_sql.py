@@ -98,3 +98,13 @@ def test_what_is_older_than_its_sequence_is_held_back() -> None:
         "CASE WHEN s.d THEN now() END FROM s1 s "
         "ON CONFLICT (k0) DO UPDATE SET q0 = excluded.q0, deleted_at = excluded.deleted_at"
     )
+
+
+def test_sequences_of_a_table_from_before_are_told_by_its_rows() -> None:
+    sequences = sql.Sequences(TARGET, ["id"], {"AT": "timestamptz"})
+    assert sequences.told_by_rows() == (
+        f'INSERT INTO {sequences.name} (k0, q0) SELECT "id", CAST("at" AS timestamptz) '
+        'FROM "public"."or""ders" WHERE "id" IS NOT NULL AND "at" IS NOT NULL '
+        "ON CONFLICT DO NOTHING"
+    )
+    assert sql.Sequences(TARGET, ["id"], {"_offset": "bigint"}).told_by_rows() is None
