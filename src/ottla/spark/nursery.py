@@ -20,6 +20,8 @@ import select
 import signal
 import socket
 import sys
+import threading
+import time
 import traceback
 from contextlib import suppress
 from typing import Any, Final, NoReturn
@@ -28,6 +30,8 @@ from ottla.spark.stand_in import LENGTH_BYTES, likeness
 
 # Arrow's allocator and BLAS would start some.
 WITHOUT_THREADS: Final = {"JE_ARROW_MALLOC_CONF": "background_thread:false", "OMP_NUM_THREADS": "1"}
+# As Spark has it: what a function prints is seen, though a worker's end flushes nothing.
+UNBUFFERED: Final = {"PYTHONUNBUFFERED": "YES"}
 REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
 # Stdin, stdout and stderr.
 PIPES: Final = 3
@@ -52,10 +56,14 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Nobody waits for those that have ended.
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-    own = map(os.path.abspath, _python_path(os.environ.get("PYTHONPATH")))
-    installed = [path for path in sys.path[1:] if path not in set(own)]
-    warm()
+    # Before anything that is imported can change it.
+    own = likeness()
+    installed = _installed()
     listening = socket.socket(fileno=int(sys.argv[1]))
+    warm()
+    if _thread_count() > 1:
+        # Somebody's sitecustomize, or a library with pools of its own.
+        return
     asked = select.poll()
     # The driver's end of a pipe, which says nothing until it closes.
     asked.register(0, select.POLLIN)
@@ -70,7 +78,7 @@ def main() -> None:
             head, pipes, _, _ = socket.recv_fds(connection, LENGTH_BYTES, PIPES)
             try:
                 request = _request(connection, head)
-                if request["is"] == likeness() and len(pipes) == PIPES and os.fork() == 0:
+                if request["is"] == own and len(pipes) == PIPES and os.fork() == 0:
                     listening.close()
                     _stand_in(connection, request, pipes, installed)
             finally:
@@ -89,6 +97,11 @@ def warm() -> None:
         if compiled.is_available():
             for name in KERNELS:
                 importlib.import_module(name)
+    with suppress(Exception):
+        import numpy as np
+
+        # Python's own generator does so; with numpy's every worker would draw the same numbers.
+        os.register_at_fork(after_in_child=np.random.seed)
     gc.collect()
     # Pages of what is there already stay shared with every fork.
     gc.freeze()
@@ -123,7 +136,9 @@ def _stand_in(
         os.chdir(request["directory"])
         module, *arguments = request["arguments"]
         sys.argv[:] = [module, *arguments]
-        sys.path[:] = [os.getcwd(), *_python_path(environment.get("PYTHONPATH")), *installed]
+        first = [] if sys.flags.safe_path else [os.getcwd()]
+        sys.path[:] = [*first, *_python_path(environment.get("PYTHONPATH")), *installed]
+        time.tzset()
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         connection.settimeout(None)
         connection.sendall(os.getpid().to_bytes(LENGTH_BYTES, "big"))
@@ -143,8 +158,23 @@ def _stand_in(
         os._exit(code)
 
 
+def _installed() -> list[str]:
+    """What is on the path without the working directory and PYTHONPATH."""
+    own = set(_python_path(os.environ.get("PYTHONPATH")))
+    rest = sys.path if sys.flags.safe_path else sys.path[1:]
+    return [path for path in rest if path not in own]
+
+
 def _python_path(text: str | None) -> list[str]:
-    return [path for path in (text or "").split(os.pathsep) if path]
+    return [os.path.abspath(path) for path in (text or "").split(os.pathsep) if path]
+
+
+def _thread_count() -> int:
+    """Also those of libraries, of which Python knows nothing."""
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return threading.active_count()
 
 
 if __name__ == "__main__":

@@ -11,19 +11,29 @@ import os
 import signal
 import socket
 import sys
+from contextlib import suppress
 from types import FrameType
 
 ADDRESS = "OTTLA_SPARK_NURSERY"
-# What a Python takes from its environment when it starts, so that nothing can change it later.
-FIXED = ("PYTHONHASHSEED", "OMP_NUM_THREADS")
+# What a Python and its libraries take from their environment once, so that nothing can change it
+# later; `spark.executorEnv…` may say it.
+FIXED = ("LANG", "OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONOPTIMIZE")
+FIXED += ("PYTHONSAFEPATH", "PYTHONUTF8", "PYTHONWARNINGS")
+FIXED_BEGINNINGS = ("ARROW_", "LC_", "LD_", "MKL_", "NUMBA_", "OPENBLAS_")
 LENGTH_BYTES = 4
-# For a nursery that is still importing, on a busy machine.
-PATIENCE_S = 60.0
+# For a nursery that is still importing. Spark gives a stream's Python ten seconds to call back, and
+# the real one needs its own time.
+PATIENCE_S = 4.0
 
 
 def likeness() -> list[str]:
     """What must be the same in a nursery and in the Python that it stands in for."""
-    return [sys.version, *(os.environ.get(name, "") for name in FIXED)]
+    kept = (
+        f"{name}={value}"
+        for name, value in os.environ.items()
+        if name in FIXED or name.startswith(FIXED_BEGINNINGS)
+    )
+    return [sys.version, *sorted(kept)]
 
 
 def main() -> None:
@@ -62,7 +72,9 @@ def _stay(connection: socket.socket, pid: int) -> None:
     """Spark ends a Python by ending us."""
 
     def end(number: int, _: FrameType | None) -> None:
-        os.kill(pid, number)
+        # One that is over already is not to be started again.
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
         os._exit(128 + number)
 
     signal.signal(signal.SIGTERM, end)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from ottla.spark import stand_in
-from ottla.spark.nursery import WITHOUT_THREADS
+from ottla.spark.nursery import UNBUFFERED, WITHOUT_THREADS
 
 # As PySpark has it for its workers, where nobody says otherwise.
 HASH_SEED: Final = "0"
@@ -24,6 +24,9 @@ INTERPRETER_CHARS_MAX: Final = 110
 def start_nursery(directory: Path) -> dict[str, str]:
     """The environment in which Spark finds it; none when it cannot start, which only costs time."""
     if len(sys.executable) > INTERPRETER_CHARS_MAX or " " in sys.executable:
+        return {}
+    # A Python that needs it does not start without, and what stands in for it does.
+    if "PYTHONHOME" in os.environ:
         return {}
     address, python = directory / "nursery", directory / "python3"
     with socket.socket(socket.AF_UNIX) as listening:
@@ -43,7 +46,7 @@ def start_nursery(directory: Path) -> dict[str, str]:
                 # It ends when this does.
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                env={"PYTHONHASHSEED": HASH_SEED, **os.environ, **WITHOUT_THREADS},
+                env={"PYTHONHASHSEED": HASH_SEED, **os.environ, **WITHOUT_THREADS, **UNBUFFERED},
                 # Ctrl-C in a terminal is for the driver.
                 start_new_session=True,
             )
