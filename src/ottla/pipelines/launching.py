@@ -15,11 +15,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from ottla.pipelines.problems import PipelineFailed
+
 JAVA_OPTIONS: Final = ("spark.driver.defaultJavaOptions", "spark.driver.extraJavaOptions")
 SUBMIT_ARGUMENTS: Final = "PYSPARK_SUBMIT_ARGS"
 PROPERTIES_FILE: Final = "--properties-file"
 # Without it a file of properties takes the place of conf/spark-defaults.conf.
 ALSO_DEFAULTS: Final = "--load-spark-defaults"
+QUOTE: Final = '"'
+ESCAPED_QUOTE: Final = r"\""
 
 
 def start_jvm(settings: Mapping[str, str]) -> None:
@@ -52,8 +56,9 @@ def submit_arguments(settings: Mapping[str, str], given: str | None) -> Iterator
         ours = dict(settings)
         for option in JAVA_OPTIONS:
             if ours.get(option):
-                file = _write(directory / option, _java_arguments(ours[option]))
-                ours[option] = f"@{file}"
+                file = _write(directory / option, _java_arguments(option, ours[option]))
+                # Spark's launcher splits it as a shell does.
+                ours[option] = shlex.quote(f"@{file}")
         # In a file of properties the last line about a setting is the one that counts.
         lines = theirs.read_text(encoding="utf-8") + "\n\n" if theirs else ""
         lines += "".join(f"{_key(name)}={_value(text)}\n" for name, text in ours.items())
@@ -85,10 +90,13 @@ def _write(file: Path, text: str) -> Path:
     return file
 
 
-def _java_arguments(options: str) -> str:
+def _java_arguments(name: str, options: str) -> str:
     """As `java @file` reads them: one in quotes per line."""
-    quoted = (one.replace("\\", "\\\\").replace('"', '\\"') for one in shlex.split(options))
-    return "".join(f'"{one}"\n' for one in quoted)
+    try:
+        words = shlex.split(options)
+    except ValueError as error:
+        raise PipelineFailed(f"{name}: {error}; quote it as for a shell") from None
+    return "".join(f'"{_escaped(one).replace(QUOTE, ESCAPED_QUOTE)}"\n' for one in words)
 
 
 def _value(text: str) -> str:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import shutil
 import sys
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from ottla.pipelines import class_archive, environments
 from ottla.pipelines.jars import DELTA_CLASS
-from ottla.pipelines.launching import start_jvm
+from ottla.pipelines.launching import JAVA_OPTIONS as ALL_JAVA_OPTIONS
+from ottla.pipelines.launching import SUBMIT_ARGUMENTS, start_jvm
 from ottla.pipelines.model import DeltaSink, DeltaSource, Pipeline
 from ottla.pipelines.problems import PipelineFailed
 from ottla.pipelines.secrets import redact
@@ -29,7 +31,12 @@ LOOPBACK: Final = "127.0.0.1"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
 DERBY_LOG: Final = "derby.stream.error.file"
 # For a JVM that lives for seconds: no time for the second compiler, no cores for collectors.
-QUICK_JVM: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+ONE_COMPILER: Final = "-XX:TieredStopAtLevel=1"
+SMALL_COLLECTOR: Final = "-XX:+UseSerialGC"
+A_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
+# Where options come from for every Java, and for the one of spark-submit.
+OF_EVERY_JAVA: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
+OF_SPARK_SUBMIT: Final = (*OF_EVERY_JAVA, "SPARK_SUBMIT_OPTS", SUBMIT_ARGUMENTS)
 JAVA_NOISE: Final = b"WARNING: Using incubator modules: "
 
 
@@ -118,7 +125,9 @@ def environment(master: str, given: Mapping[str, str]) -> dict[str, str]:
         "PYSPARK_DRIVER_PYTHON": sys.executable,
         "SPARK_LOCAL_IP": given.get("SPARK_LOCAL_IP", LOOPBACK),
         # Of the short JVM that puts together the command line of the long one.
-        "SPARK_LAUNCHER_OPTS": given.get("SPARK_LAUNCHER_OPTS", QUICK_JVM),
+        "SPARK_LAUNCHER_OPTS": given.get(
+            "SPARK_LAUNCHER_OPTS", _quick_jvm(given.get(name, "") for name in OF_EVERY_JAVA)
+        ),
         **quick_environment(given),
     }
 
@@ -159,7 +168,10 @@ def settings_of(
     if _wants_delta(pipeline) and (jars or packages or given.keys() & _JAR_SETTINGS):
         settings |= _DELTA
     level = "info" if verbose else "off"
-    options = [QUICK_JVM] if is_brief else []
+    options = []
+    if is_brief:
+        others = [os.environ.get(name, "") for name in OF_SPARK_SUBMIT]
+        options.append(_quick_jvm([*others, *(given.get(name, "") for name in ALL_JAVA_OPTIONS)]))
     options += [given.pop(JAVA_OPTIONS, ""), f"-Dlog4j2.configurationFile={LOG4J.as_uri()}"]
     if DERBY_LOG not in pipeline.spark.get(JAVA_OPTIONS, ""):
         options.append(f"-D{DERBY_LOG}={shlex.quote(str(scratch() / 'derby.log'))}")
@@ -175,6 +187,12 @@ def settings_of(
             settings[name] = ",".join(both)
     settings.pop("spark.master", None)
     return settings
+
+
+def _quick_jvm(others: Iterable[str]) -> str:
+    """Java does not start with two collectors: one that is chosen elsewhere stays alone."""
+    is_chosen = any(A_COLLECTOR.search(options) for options in others)
+    return ONE_COMPILER if is_chosen else f"{ONE_COMPILER} {SMALL_COLLECTOR}"
 
 
 _JAR_SETTINGS: Final = frozenset(

@@ -23,7 +23,8 @@ def _bases() -> list[Path]:
     """The user's cache, and last what any machine has."""
     bases = []
     cache_home = os.environ.get("XDG_CACHE_HOME")
-    if cache_home:
+    # One that is not absolute is none, as its standard says.
+    if cache_home and os.path.isabs(cache_home):
         bases.append(Path(cache_home) / "ottla")
     else:
         # A user id in a container may have neither a name nor a home.

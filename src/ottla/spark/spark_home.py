@@ -9,7 +9,7 @@ driver's own Python: on this machine.
 from __future__ import annotations
 
 import hashlib
-import tempfile
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
@@ -36,14 +36,11 @@ def spark_home() -> Path | None:
         return None
     home = cache / f"home-{hashlib.sha256(str(real).encode()).hexdigest()[:16]}"
     try:
-        if not home.exists():
-            with tempfile.TemporaryDirectory(dir=cache) as scratch:
-                half = Path(scratch, "home")
-                half.mkdir()
-                for part in PARTS:
-                    (half / part).symlink_to(real / part)
-                half.rename(home)
+        home.mkdir(exist_ok=True)
+        for part in PARTS:
+            # Another process may be at it; and what tidies caches may have left half of it.
+            with suppress(FileExistsError):
+                (home / part).symlink_to(real / part)
     except OSError:
-        # Another process was first.
-        return home if home.exists() else None
-    return home
+        return None
+    return home if all((home / part).is_dir() for part in PARTS) else None

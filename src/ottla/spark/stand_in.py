@@ -17,8 +17,16 @@ from types import FrameType
 ADDRESS = "OTTLA_SPARK_NURSERY"
 # What a Python and its libraries take from their environment once, so that nothing can change it
 # later; `spark.executorEnv…` may say it.
-FIXED = ("LANG", "OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONIOENCODING", "PYTHONOPTIMIZE")
-FIXED += ("PYTHONSAFEPATH", "PYTHONUTF8", "PYTHONWARNINGS")
+FIXED = (
+    "LANG",
+    "OMP_NUM_THREADS",
+    "PYTHONHASHSEED",
+    "PYTHONIOENCODING",
+    "PYTHONOPTIMIZE",
+    "PYTHONSAFEPATH",
+    "PYTHONUTF8",
+    "PYTHONWARNINGS",
+)
 FIXED_BEGINNINGS = ("ARROW_", "LC_", "LD_", "MKL_", "NUMBA_", "OPENBLAS_")
 LENGTH_BYTES = 4
 # For a nursery that is still importing. Spark gives a stream's Python ten seconds to call back, and

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from ottla.pipelines import class_archive
-from ottla.pipelines.class_archive import archive_of, java_options
+from ottla.pipelines.class_archive import archive_of, java_options, make
 
 HOME = Path("/spark")
 
@@ -40,6 +41,57 @@ def test_each_java_and_each_spark_has_its_own(
     assert other != first
     os.utime(java, (1, 1))
     assert archive_of(HOME) != other, "another Java in the same place"
+
+
+def test_a_spark_that_is_installed_again_or_gets_another_jar_has_a_new_one(tmp_path: Path) -> None:
+    """Java refuses the old one, since it looks at the jars' names, sizes and times."""
+    jars = tmp_path / "spark" / "jars"
+    jars.mkdir(parents=True)
+    os.utime(jars, (1, 1))
+    first = archive_of(tmp_path / "spark")
+    (jars / "postgresql.jar").touch()
+    assert archive_of(tmp_path / "spark") != first
+
+
+def test_making_that_fails_is_not_tried_at_the_end_of_each_command(tmp_path: Path) -> None:
+    home = tmp_path / "no spark here"
+    archive = archive_of(home)
+    assert archive is not None
+    with pytest.raises(OSError, match="spark-submit"):
+        make(home, archive)
+    assert archive.stat().st_size == 0
+    assert java_options(home) == ""
+    left = {path.name for path in archive.parent.iterdir()}
+    assert left == {archive.name, archive.with_suffix(".lock").name}
+
+
+def test_what_a_maker_has_left_that_was_killed_goes_with_the_next(tmp_path: Path) -> None:
+    """A service's end kills whatever the service has started."""
+    home = tmp_path / "no spark here"
+    archive = archive_of(home)
+    assert archive is not None
+    script = (
+        "import os, sys, pathlib; from ottla.pipelines import class_archive\n"
+        "def killed(home, directory, archive):\n"
+        "    archive.write_bytes(b'half')\n"
+        "    os.kill(os.getpid(), 9)\n"
+        "class_archive._run_and_archive = killed\n"
+        "class_archive.make(*map(pathlib.Path, sys.argv[1:]))"
+    )
+    subprocess.run([sys.executable, "-c", script, str(home), str(archive)], timeout=60)
+    assert not archive.exists()
+    with pytest.raises(OSError, match="spark-submit"):
+        make(home, archive)
+    left = {path.name for path in archive.parent.iterdir()}
+    assert left == {archive.name, archive.with_suffix(".lock").name}
+
+
+@pytest.mark.parametrize("name", ["o'brien", "a b", "a:b"])
+def test_where_java_could_not_be_told_the_place_there_is_none(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / name))
+    assert archive_of(HOME) is None
 
 
 def test_it_can_be_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:

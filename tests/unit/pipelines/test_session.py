@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -133,6 +134,30 @@ def test_workers_of_this_machine_find_pyspark_where_it_is_compiled(
     assert environment("local[*]", {})["SPARK_HOME"] == str(home)
 
 
+def test_a_home_that_was_tidied_away_in_part_is_made_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those do that remove old files from /tmp, and leave directories."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    home = Path(environment("local[*]", {})["SPARK_HOME"])
+    for part in ("jars", "bin"):
+        (home / part).unlink()
+        assert environment("local[*]", {})["SPARK_HOME"] == str(home)
+        assert (home / "bin" / "spark-submit").is_file()
+        assert list((home / "jars").glob("spark-core_*.jar"))
+
+
+def test_a_cache_without_a_place_of_its_own_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java looks for Spark from another directory than this."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CACHE_HOME", "cache")
+    home = Path(environment("local[*]", {})["SPARK_HOME"])
+    assert tmp_path / "home" in home.parents
+
+
 def test_a_home_that_cannot_be_made_is_gone_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +172,26 @@ def test_only_brief_commands_go_without_the_second_compiler() -> None:
     brief = settings_of(pipeline(own), "local", is_brief=True)["spark.driver.extraJavaOptions"]
     assert brief.startswith("-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:TieredStopAtLevel=4 ")
     assert "Tiered" not in settings_of(pipeline(), "local")["spark.driver.extraJavaOptions"]
+
+
+@pytest.mark.parametrize("where", ["file", "defaults", "SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS"])
+def test_java_is_told_of_one_collector_only(where: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not start with two."""
+    chosen = "-XX:+UseG1GC"
+    names = {
+        "file": "spark.driver.extraJavaOptions",
+        "defaults": "spark.driver.defaultJavaOptions",
+    }
+    own = {}
+    if where in names:
+        own[names[where]] = chosen
+    else:
+        monkeypatch.setenv(where, chosen)
+    brief = settings_of(pipeline(own), "local", is_brief=True)["spark.driver.extraJavaOptions"]
+    assert "-XX:+UseSerialGC" not in brief
+    assert "-XX:TieredStopAtLevel=1" in brief
+    launcher = environment("local", os.environ)["SPARK_LAUNCHER_OPTS"]
+    assert ("-XX:+UseSerialGC" in launcher) == (where != "JAVA_TOOL_OPTIONS")
 
 
 def test_cores_of_a_local_master() -> None:
@@ -207,3 +252,28 @@ def test_the_defaults_of_a_spark_installation_still_count() -> None:
         name, _, at = Path(words[1]).read_text().strip().partition("=@")
         assert name == "spark.driver.extraJavaOptions"
         assert Path(at).read_text() == '"-Da=b c"\n"-Xss4m"\n'
+
+
+def test_files_of_options_may_lie_anywhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The launcher of Spark splits options at blanks, and Java reads the file."""
+    if shutil.which("java") is None:
+        pytest.skip("no java here, which is asked")
+    directory = tmp_path / "a b'c"
+    directory.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    options = """-Da='b \\ "c"' '-Dd=e
+f' """
+    with submit_arguments({"spark.driver.extraJavaOptions": options}, None) as arguments:
+        _, value = Path(shlex.split(arguments)[1]).read_text().strip().split("=", 1)
+        (at,) = shlex.split(value)
+        java = subprocess.run(
+            ["java", at, "-XshowSettings:properties", "-version"], capture_output=True, text=True
+        )
+    assert java.returncode == 0, java.stderr
+    assert '    a = b \\ "c"\n' in java.stderr
+    assert "".join(java.stderr.partition("    d = ")[2].split()).startswith("ef")
+
+
+def test_options_that_nobody_can_read_are_one_line() -> None:
+    with pytest.raises(PipelineFailed, match="extraJavaOptions: No closing quotation"):
+        start_session(pipeline({"spark.driver.extraJavaOptions": "-Da='b"}))
