@@ -220,14 +220,18 @@ def spark_session(
             verbose=verbose,
             is_brief=is_brief,
         )
+    is_lost = False
     try:
         yield spark
     except SparkLost:
+        is_lost = True
         end_java()
         raise
     finally:
         stop_session(spark)
-        prepare_next(spark)
+        # Who takes up this command needs the cores, and would not wait for what he never started.
+        if not is_lost:
+            prepare_next(spark)
 
 
 def earlier_run() -> Earlier | None:

@@ -10,23 +10,27 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from ottla.pipelines.launching import SUBMIT_ARGUMENTS
 from ottla.spark.caches import private_directory
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SWITCH: Final = "OTTLA_CLASS_ARCHIVE"
+PREFIX: Final = "classes"
 NICENESS: Final = 19
 TIMEOUT_S: Final = 300.0
+# In which neither a shell's words nor Java's lists of archives end.
+PLAIN_PATH: Final = re.compile(r"[\w@%+=,./-]+", re.ASCII)
 # One that does not fit is no news for a person.
 QUIET: Final = "-Xlog:cds=off -Xlog:cds+dynamic=off -Xlog:class+path=off"
 
@@ -43,13 +47,27 @@ def archive_of(home: Path) -> Path | None:
     """Where it is or would be; None when it is switched off, or nothing can be kept."""
     cache = None if os.environ.get(SWITCH) == "off" else private_directory("spark")
     java = _java()
-    if cache is None or java is None or " " in str(cache):
+    if cache is None or java is None or not PLAIN_PATH.fullmatch(str(cache)):
         return None
     from pyspark import __version__
 
     found = java.stat()
-    about = f"{home} {__version__} {java} {found.st_size} {found.st_mtime_ns}"
-    return cache / f"classes-{hashlib.sha256(about.encode()).hexdigest()[:16]}.jsa"
+    # What is set for Spark is on Java's path of classes.
+    place = f"{home} {java} {os.environ.get('SPARK_CONF_DIR', '')}"
+    state = f"{__version__} {_installed_at(home)} {found.st_size} {found.st_mtime_ns}"
+    return cache / f"{PREFIX}-{_short(place)}-{_short(state)}.jsa"
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def _installed_at(home: Path) -> int:
+    """Changes with every jar that comes or goes, and when Spark is installed again."""
+    try:
+        return (home / "jars").stat().st_mtime_ns
+    except OSError:
+        return 0
 
 
 def _java() -> Path | None:
@@ -85,15 +103,39 @@ def make(home: Path, archive: Path) -> None:
             return
         if archive.exists():
             return
-        with tempfile.TemporaryDirectory(dir=archive.parent) as scratch:
-            half = Path(scratch, "half.jsa")
-            jvm = _run_and_archive(home, Path(scratch), half)
-            with suppress(subprocess.TimeoutExpired):
-                jvm.wait(TIMEOUT_S)
-            jvm.kill()
+        scratch = archive.with_suffix(".making")
+        # Of one that was killed.
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir()
+        half = scratch / "half.jsa"
+        is_whole = False
+        try:
+            is_whole = _has_ended(_run_and_archive(home, scratch, half))
+        finally:
+            if not is_whole:
+                half.unlink(missing_ok=True)
             # An empty one says that it was tried.
             half.touch()
             half.rename(archive)
+            shutil.rmtree(scratch, ignore_errors=True)
+            _remove_others(archive)
+
+
+def _remove_others(archive: Path) -> None:
+    """Of the same place in an earlier state: nobody takes them any more, and they are large."""
+    place = archive.stem.rpartition("-")[0]
+    for other in archive.parent.glob(f"{place}-*.jsa"):
+        if other != archive:
+            other.unlink(missing_ok=True)
+
+
+def _has_ended(jvm: subprocess.Popen[bytes]) -> bool:
+    try:
+        jvm.wait(TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        jvm.kill()
+        return False
+    return True
 
 
 def _run_and_archive(home: Path, directory: Path, archive: Path) -> subprocess.Popen[bytes]:
@@ -101,6 +143,8 @@ def _run_and_archive(home: Path, directory: Path, archive: Path) -> subprocess.P
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
+    # What is loaded for one command is not for all.
+    os.environ.pop(SUBMIT_ARGUMENTS, None)
     os.environ["SPARK_HOME"] = str(home)
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

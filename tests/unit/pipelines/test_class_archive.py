@@ -45,12 +45,22 @@ def test_each_java_and_each_spark_has_its_own(
 
 def test_a_spark_that_is_installed_again_or_gets_another_jar_has_a_new_one(tmp_path: Path) -> None:
     """Java refuses the old one, since it looks at the jars' names, sizes and times."""
-    jars = tmp_path / "spark" / "jars"
-    jars.mkdir(parents=True)
-    os.utime(jars, (1, 1))
-    first = archive_of(tmp_path / "spark")
-    (jars / "postgresql.jar").touch()
-    assert archive_of(tmp_path / "spark") != first
+    home = tmp_path / "spark"
+    (home / "jars").mkdir(parents=True)
+    os.utime(home / "jars", (1, 1))
+    first, other = archive_of(home), archive_of(HOME)
+    assert first is not None
+    assert other is not None
+    for archive in (first, other):
+        archive.write_bytes(b"something large")
+    (home / "jars" / "postgresql.jar").touch()
+    second = archive_of(home)
+    assert second is not None
+    assert second != first
+    with pytest.raises(OSError, match="spark-submit"):
+        make(home, second)
+    left = {path.name for path in first.parent.glob("*.jsa")}
+    assert left == {second.name, other.name}, "nobody takes the first one any more"
 
 
 def test_making_that_fails_is_not_tried_at_the_end_of_each_command(tmp_path: Path) -> None:
