@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.pipelines.causes import Cause, cause_of
@@ -114,7 +115,9 @@ class TableAttempt:
         except Exception as error:  # Told by `failure`, in the thread that asks.
             self._error = error
         finally:
-            self._spark.removeTag(self._tag)
+            # The thread ends here, and of a JVM that is gone nobody is told twice.
+            with suppress(Exception):
+                self._spark.removeTag(self._tag)
 
 
 def _plain(progress: StreamingQueryProgress | None) -> dict[str, Any] | None:
