@@ -140,11 +140,17 @@ def _copy(source: bytes, name: str, directory: Path) -> Path:
 
 
 @cache
-def cache_directory() -> Path | None:
-    """Where the machine code is kept; None when nothing here can be written."""
+def kept_directory() -> Path | None:
+    """Where the machine code is kept for other processes too; None: nowhere."""
     chosen = os.environ.get("NUMBA_CACHE_DIR")
     first = Path(chosen) / "ottla" if chosen else None
-    directory = private_directory(f"kernels-{_fingerprint()}", first)
+    return private_directory(f"kernels-{_fingerprint()}", first)
+
+
+@cache
+def cache_directory() -> Path | None:
+    """Where this process keeps the machine code; None when nothing here can be written."""
+    directory = kept_directory()
     if directory is not None:
         return directory
     try:

@@ -49,6 +49,9 @@ WARMED: Final = (
     "ottla.spark.stream_reader",
     "ottla.spark.writer",
 )
+# In the directory of the kernels' machine code: it is whole.
+COMPILED: Final = "compiled"
+NICENESS: Final = 19
 KERNELS: Final = ("ottla.spark.decoding_numba", "ottla.spark.encoding_numba")
 
 
@@ -60,7 +63,7 @@ def main() -> None:
     own = likeness()
     installed = _installed()
     listening = socket.socket(fileno=int(sys.argv[1]))
-    warm()
+    warm(listening)
     if _thread_count() > 1:
         # Somebody's sitecustomize, or a library with pools of its own.
         return
@@ -86,17 +89,13 @@ def main() -> None:
                     os.close(number)
 
 
-def warm() -> None:
+def warm(listening: socket.socket) -> None:
     """What cannot be imported here says so where it is needed."""
     for name in WARMED:
         with suppress(Exception):
             importlib.import_module(name)
     with suppress(Exception):
-        from ottla.spark import compiled
-
-        if compiled.is_available():
-            for name in KERNELS:
-                importlib.import_module(name)
+        _load_kernels(listening)
     with suppress(Exception):
         import numpy as np
 
@@ -105,6 +104,37 @@ def warm() -> None:
     gc.collect()
     # Pages of what is there already stay shared with every fork.
     gc.freeze()
+
+
+def _load_kernels(listening: socket.socket) -> None:
+    """Those that are compiled; the first time a process of its own does that, for the next one.
+
+    It takes longer than Spark waits for a Python that has begun.
+    """
+    from ottla.spark import compiled
+
+    directory = compiled.kept_directory() if compiled.is_available() else None
+    if directory is None:
+        return
+    if (directory / COMPILED).exists():
+        _import_kernels()
+    elif os.fork() == 0:
+        # The child of a child is nobody's, and whoever reads this command's output waits for none.
+        if os.fork() == 0:
+            listening.close()
+            nothing = os.open(os.devnull, os.O_RDWR)
+            for number in range(PIPES):
+                os.dup2(nothing, number)
+            with suppress(Exception):
+                os.nice(NICENESS)
+                _import_kernels()
+                (directory / COMPILED).touch()
+        os._exit(0)
+
+
+def _import_kernels() -> None:
+    for name in KERNELS:
+        importlib.import_module(name)
 
 
 def _request(connection: socket.socket, head: bytes) -> dict[str, Any]:

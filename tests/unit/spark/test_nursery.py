@@ -16,6 +16,7 @@ from typing import Any
 import psutil
 import pytest
 
+from ottla.spark.nursery import COMPILED
 from ottla.spark.stand_in import ADDRESS
 from ottla.spark.workers import start_nursery
 from scenarios.polling import until
@@ -139,6 +140,7 @@ def main(infile, outfile):
         "path": sys.path,
         "zone": time.tzname,
         "cwd": os.getcwd(),
+        "has kernels": "ottla.spark.decoding_numba" in sys.modules,
     }
     outfile.write(json.dumps(told).encode() + b"\\n")
     outfile.flush()
@@ -200,6 +202,22 @@ def test_a_path_that_only_the_driver_has_is_not_the_workers(
         found = started(tmp_path)
     (told, _), _ = probe({**nursery, **found}, tmp_path)
     assert not {str(tmp_path / "a"), str(tmp_path / "b")} & set(told["path"])
+
+
+def test_nobody_waits_for_the_kernels_machine_code(
+    nursery: Mapping[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Compiling takes longer than the ten seconds that Spark gives to the Python of a stream."""
+    cache = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    monkeypatch.setenv("NUMBA_CACHE_DIR", cache["NUMBA_CACHE_DIR"])
+    found = []
+    for name in ("first", "second"):
+        directory = tmp_path / name
+        directory.mkdir()
+        (told, _), _ = probe({**nursery, **started(directory), **cache}, tmp_path)
+        found.append(told["has kernels"])
+        until(lambda: [*tmp_path.glob(f"cache/ottla/*/{COMPILED}")], "nothing is compiled", 120)
+    assert found == [False, True]
 
 
 def test_nothing_is_forked_where_something_has_started_a_thread(
