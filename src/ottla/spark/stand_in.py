@@ -28,6 +28,8 @@ FIXED = (
     "PYTHONWARNINGS",
 )
 FIXED_BEGINNINGS = ("ARROW_", "LC_", "LD_", "MKL_", "NUMBA_", "OPENBLAS_")
+# Spark says these of the Pythons of tasks, and nothing of those that plan, which do not mind.
+DEFAULTS = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
 LENGTH_BYTES = 4
 # For a nursery that is still importing. Spark gives a stream's Python ten seconds to call back, and
 # the real one needs its own time.
@@ -38,7 +40,7 @@ def likeness() -> list[str]:
     """What must be the same in a nursery and in the Python that it stands in for."""
     kept = (
         f"{name}={value}"
-        for name, value in os.environ.items()
+        for name, value in {**DEFAULTS, **os.environ}.items()
         if name in FIXED or name.startswith(FIXED_BEGINNINGS)
     )
     return [sys.version, *sorted(kept)]

@@ -14,8 +14,6 @@ from typing import Final
 from ottla.spark import stand_in
 from ottla.spark.nursery import UNBUFFERED, WITHOUT_THREADS
 
-# As PySpark has it for its workers, where nobody says otherwise.
-HASH_SEED: Final = "0"
 # Longer ones, and those with blanks, cannot stand in a script's first line everywhere.
 INTERPRETER_CHARS_MAX: Final = 110
 
@@ -46,7 +44,7 @@ def start_nursery(directory: Path) -> dict[str, str]:
                 # It ends when this does.
                 stdin=subprocess.PIPE,
                 stdout=subprocess.DEVNULL,
-                env={"PYTHONHASHSEED": HASH_SEED, **os.environ, **WITHOUT_THREADS, **UNBUFFERED},
+                env={**stand_in.DEFAULTS, **os.environ, **WITHOUT_THREADS, **UNBUFFERED},
                 # Ctrl-C in a terminal is for the driver.
                 start_new_session=True,
             )

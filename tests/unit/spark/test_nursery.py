@@ -21,7 +21,7 @@ from ottla.spark.stand_in import ADDRESS
 from ottla.spark.workers import start_nursery
 from scenarios.polling import until
 
-# What Spark sets for all of its Pythons.
+# What Spark sets for the Pythons of tasks.
 LIKE_SPARK = {"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1"}
 
 
@@ -82,6 +82,13 @@ def test_daemons_of_spark_are_forked_where_all_is_imported(
         assert own.cwd() == str(tmp_path)
         assert [one.num_threads() for one in nurseries()] == [1], "others would not be forked"
         assert any("pyarrow" in one.path for one in own.memory_maps())
+
+
+def test_pythons_that_plan_are_forked_too(nursery: Mapping[str, str]) -> None:
+    """Of which Spark says neither how many threads nor which seed: only of those for tasks."""
+    said = {name: value for name, value in nursery.items() if name not in LIKE_SPARK}
+    with daemon(said):
+        assert len(forked()) == 1
 
 
 def test_spark_ends_a_python_by_ending_what_it_has_started(nursery: Mapping[str, str]) -> None:
