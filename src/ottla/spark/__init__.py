@@ -15,12 +15,17 @@ def quick_start() -> None:
     """Lets the first read of a session on this machine (`local[…]`) come sooner.
 
     To be called before the session is made: Python workers are got ready while the JVM starts.
+    Where PYSPARK_PYTHON names another Python than this one, Spark starts as it always does.
     """
     import os
+    import shutil
+    import sys
 
     from ottla.spark.quick import quick_environment
 
-    os.environ.update(quick_environment(os.environ))
+    chosen = os.environ.get("PYSPARK_PYTHON")
+    if chosen is None or shutil.which(chosen) == sys.executable:
+        os.environ.update(quick_environment(os.environ))
 
 
 def register(spark: SparkSession) -> None:

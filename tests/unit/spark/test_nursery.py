@@ -124,6 +124,26 @@ def test_other_programs_are_run_by_the_real_python(nursery: Mapping[str, str]) -
     assert done.stdout.split() == [sys.executable, "0", "['a']"]
 
 
+@pytest.mark.parametrize(
+    ("chosen", "stays"), [(None, False), (sys.executable, False), ("/opt/bin/python3", True)]
+)
+def test_another_python_that_the_user_has_chosen_stays(
+    chosen: str | None, stays: bool, tmp_path: Path
+) -> None:
+    script = (
+        "import os, ottla.spark; ottla.spark.quick_start(); print(os.environ['PYSPARK_PYTHON'])"
+    )
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    environment.pop("PYSPARK_PYTHON", None)
+    environment |= {"PYSPARK_PYTHON": chosen} if chosen else {}
+    done = subprocess.run(
+        [sys.executable, "-c", script], env=environment, capture_output=True, text=True
+    )
+    found = Path(done.stdout.strip())
+    assert (tmp_path in found.parents) == (not stays)
+    assert not [*tmp_path.iterdir()]
+
+
 def test_the_nursery_ends_with_its_driver(tmp_path: Path) -> None:
     script = (
         "import sys, pathlib, os, psutil; from ottla.spark.workers import start_nursery\n"
