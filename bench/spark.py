@@ -24,6 +24,7 @@ from bench.nodes import Meter, Node, OttlaNode, bootstrap, create_topic, running
 from bench.plots import pyplot_to_svg, save
 from bench.runner import Tick
 from bench.spark_job import MASTER, Job
+from bench.spark_workers import workers
 from bench.spread import Figures, Spread, spreads
 
 CONNECTOR_POM: Final = Path("tests/spark/kit/connector.pom.xml")
@@ -48,6 +49,8 @@ class SparkCase:
     has_ceiling: bool = False
     # For the pipeline: with the dead letters of the example, which the other side has not.
     has_dead_letters: bool = False
+    # A master and two workers of one core each, in place of local[2].
+    on_workers: bool = False
 
 
 ORDERS: Final = 300_000
@@ -56,6 +59,14 @@ ORDER_BYTES: Final = 95
 CASES: Final = (
     SparkCase("first-read", "first read, 1,000 rows of 100 B", "first", 100, 1000),
     SparkCase("read-100B", "read 10 M rows of 100 B", "read", 100, 10_000_000, has_ceiling=True),
+    SparkCase(
+        "read-100B-workers",
+        "… on two workers of one core",
+        "read",
+        100,
+        10_000_000,
+        on_workers=True,
+    ),
     SparkCase("read-1KB", "read 1 M rows of 1 KB", "read", 1000, 1_000_000, has_ceiling=True),
     SparkCase("write-100B", "write 10 M rows of 100 B", "write", 100, 10_000_000),
     SparkCase("write-1KB", "write 1 M rows of 1 KB", "write", 1000, 1_000_000),
@@ -121,6 +132,9 @@ def connector_jars() -> list[str]:
 
 
 def _measure(node: Node, case: SparkCase, format: str, jars: Sequence[str]) -> Figures:
+    if case.on_workers:
+        with workers() as master:
+            return _run(node, case, format, case.name, jars, master=master)
     if case.action in READING:
         return _run(node, case, format, case.name, jars)
     with topic(node, f"{case.name}-{format}", PARTITIONS) as name:
@@ -139,8 +153,10 @@ def _run(
     jars: Sequence[str],
     target: str = "",
     dead_letters: str = "",
+    master: str = MASTER,
 ) -> Figures:
     job = Job(
+        master=master,
         target=target,
         dead_letters=dead_letters,
         format=format,
@@ -293,7 +309,8 @@ def _settings(about: Mapping[str, Any]) -> str:
         f"pyarrow {versions['pyarrow']}, numba {versions['numba']}; {about['rounds']} applications "
         f"of each format in turn, {WARM_RUNS} warm runs in each; one Ottla broker on the same "
         f"cores, {PARTITIONS} partitions, `write.caching`. Memory is of the driver with its JVM "
-        "and all Python workers, shared pages counted once; CPU includes the start of Spark."
+        "and all Python workers, shared pages counted once; CPU includes the start of Spark. "
+        "Neither counts what runs below workers of a cluster."
     )
 
 

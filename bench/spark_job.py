@@ -45,6 +45,7 @@ class Job:
     runs: int
     jars: Sequence[str] = ()
     options: dict[str, str] = field(default_factory=dict)
+    master: str = MASTER
     # For the pipeline: where totals go, and what does not parse; without the latter it is dropped.
     target: str = ""
     dead_letters: str = ""
@@ -111,7 +112,7 @@ def main() -> None:
     os.environ["PYSPARK_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     started = time.perf_counter()
-    if job.format == "ottla":
+    if job.format == "ottla" and job.master == MASTER:
         ottla.spark.quick_start()
     session = _session(job)
     print(json.dumps({"session_s": time.perf_counter() - started}), flush=True)
@@ -124,13 +125,14 @@ def main() -> None:
 
 def _session(job: Job) -> SparkSession:
     builder: Any = SparkSession.builder
-    builder = builder.master(MASTER).appName("ottla-bench")
+    builder = builder.master(job.master).appName("ottla-bench")
     builder = builder.config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false")
     builder = builder.config("spark.driver.memory", "2g")
     builder = builder.config("spark.sql.warehouse.dir", str(scratch() / "warehouse"))
     if job.jars:
-        builder = builder.config("spark.driver.extraClassPath", ":".join(job.jars))
+        for where in ("driver", "executor"):
+            builder = builder.config(f"spark.{where}.extraClassPath", ":".join(job.jars))
     session: SparkSession = builder.getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     if job.format == "ceiling":

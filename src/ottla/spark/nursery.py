@@ -56,7 +56,11 @@ WARMED: Final = (
 # In the directory of the kernels' machine code: it is whole.
 COMPILED: Final = "compiled"
 NICENESS: Final = 19
-KERNELS: Final = ("ottla.spark.decoding_numba", "ottla.spark.encoding_numba")
+KERNELS: Final = (
+    "ottla.spark.decoding_numba",
+    "ottla.spark.encoding_numba",
+    "ottla.spark.json_numba",
+)
 
 
 def main() -> None:
