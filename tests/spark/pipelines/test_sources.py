@@ -308,8 +308,8 @@ def test_rows_come_once_within_the_watermark(spark: SparkSession, tmp_path: Path
     ("given", "line"),
     [
         ({"deduplicate": ("value",)}, "deduplicate needs a watermark"),
-        ({"watermark": Watermark("when", "1 minute")}, "watermark or deduplicate: "),
-        ({"watermark": Watermark("value", "1 minute")}, "watermark or deduplicate: "),
+        ({"watermark": Watermark("when", "1 minute")}, "watermark: there is no column when"),
+        ({"watermark": Watermark("value", "1 minute")}, "watermark: value is bigint; it must be"),
         ({"watermark": Watermark("timestamp", "soon")}, "watermark or deduplicate: "),
     ],
 )
