@@ -34,6 +34,7 @@ class Chores:
         self._chores = tuple(chores)
         self._tasks: list[asyncio.Task[None]] = []
         self._news = asyncio.Event()
+        self._is_stopping = False
 
     def start(self) -> None:
         loop = asyncio.get_running_loop()
@@ -49,13 +50,15 @@ class Chores:
 
     async def stop(self) -> None:
         """Returns when no round is under way; one that waits for a thread waits it out."""
+        self._is_stopping = True
         for task in self._tasks:
             task.cancel()
         if self._tasks:
             await asyncio.wait(self._tasks)
 
     async def _come_round(self, chore: Chore) -> None:
-        while True:
+        # Not for ever: a round that fails in the moment of the stop hides that it was cancelled.
+        while not self._is_stopping:
             await self._rest(chore)
             try:
                 await chore.run()

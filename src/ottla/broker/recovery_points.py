@@ -36,7 +36,11 @@ class RecoveryPointsChore:
         return PAUSE_S
 
     async def run(self) -> None:
-        await asyncio.gather(*(self._follow(store) for store in self._stores()))
+        """Returns when all are through, whatever becomes of one; raises what one of them met."""
+        follow = map(self._follow, self._stores())
+        for outcome in await asyncio.gather(*follow, return_exceptions=True):
+            if outcome is not None:
+                raise outcome
 
     async def _follow(self, store: Store) -> None:
         syncs = sum(flusher.syncs for flusher in store.flushers)

@@ -52,6 +52,28 @@ def test_what_could_not_be_saved_is_tried_again() -> None:
     assert attempts == 2
 
 
+def test_a_round_ends_when_the_last_directory_is_through_even_if_another_failed() -> None:
+    full, slow = _Hashable(_store(1)), _Hashable(_store(1))
+
+    async def run() -> None:
+        go_on = asyncio.Event()
+
+        async def save(store: Any) -> None:
+            if store is full:
+                raise OSError("no room")
+            await go_on.wait()
+
+        chore = RecoveryPointsChore(lambda: [full, slow], save)  # type: ignore[list-item]
+        round_ = asyncio.create_task(chore.run())
+        _, under_way = await asyncio.wait([round_], timeout=0.05)
+        assert under_way
+        go_on.set()
+        with pytest.raises(OSError, match="no room"):
+            await round_
+
+    asyncio.run(run())
+
+
 class _Hashable:
     def __init__(self, store: Any) -> None:
         self.flushers = store.flushers
