@@ -29,6 +29,11 @@ if TYPE_CHECKING:
 MakeTopic = Callable[..., str]
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        session.make_class_archive()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Those that start their own Spark come first: they are long, and a long one at the end would
     let the other workers wait. In `make test` all is about Spark; elsewhere nothing is moved."""

@@ -275,7 +275,9 @@ def run(
     with (
         failures_told(read),
         serving_metrics(read, address) as counters,
-        spark_session(read, master, jars, packages, verbose, archive) as spark,
+        spark_session(
+            read, master, jars, packages, verbose, archive, checkpoint=directory
+        ) as spark,
         Stopping() as stopping,
     ):
         from ottla.pipelines.running import run as run_all

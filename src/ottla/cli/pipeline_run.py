@@ -204,9 +204,12 @@ def spark_session(
     verbose: bool,
     archive: str | None = None,
     *,
+    checkpoint: str | None = None,
     is_brief: bool = False,
 ) -> Iterator[SparkSession]:
-    from ottla.pipelines.session import prepare_next, start_session
+    """Stopped in the end; a brief command on this machine leaves that to the JVM, which stops
+    when its Python is gone."""
+    from ottla.pipelines.session import is_local, prepare_next, start_session
 
     if sys.stderr.isatty():
         output.say("Spark is starting …")
@@ -217,6 +220,7 @@ def spark_session(
             jars=_split(jars),
             packages=_split(packages),
             archive=archive,
+            checkpoint=checkpoint,
             verbose=verbose,
             is_brief=is_brief,
         )
@@ -228,7 +232,8 @@ def spark_session(
         end_java()
         raise
     finally:
-        stop_session(spark)
+        if not is_brief or not is_local(spark.sparkContext.master or ""):
+            stop_session(spark)
         # Who takes up this command needs the cores, and would not wait for what he never started.
         if not is_lost:
             prepare_next(spark)

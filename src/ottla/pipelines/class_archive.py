@@ -139,9 +139,11 @@ def _has_ended(jvm: subprocess.Popen[bytes]) -> bool:
 
 
 def _run_and_archive(home: Path, directory: Path, archive: Path) -> subprocess.Popen[bytes]:
-    """Uses what pipelines use; the JVM, told to end, which writes down what it has loaded."""
+    """Rehearses a pipeline; the JVM, told to end, which writes down what it has loaded."""
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
+
+    from ottla.pipelines.rehearsal import rehearse
 
     # What is loaded for one command is not for all.
     os.environ.pop(SUBMIT_ARGUMENTS, None)
@@ -160,7 +162,7 @@ def _run_and_archive(home: Path, directory: Path, archive: Path) -> subprocess.P
     )
     gateway: Any = SparkContext._gateway
     with suppress(Exception):
-        use(spark, directory)
+        rehearse(spark, directory)
     with suppress(Exception):
         spark.stop()
     gateway.shutdown()
@@ -168,28 +170,6 @@ def _run_and_archive(home: Path, directory: Path, archive: Path) -> subprocess.P
     if jvm.stdin is not None:
         jvm.stdin.close()
     return jvm
-
-
-def use(spark: SparkSession, directory: Path) -> None:
-    """A window over a stream of JSON, a join, a read and a write, a function in Python."""
-    given = directory / "given"
-    given.mkdir()
-    (given / "a.json").write_text('{"at": "2026-01-01T00:00:00Z", "shop": "a", "cents": 1}\n')
-    spark.createDataFrame([("a", 1)], "shop string, size int").createOrReplaceTempView("shops")
-    kind = "at timestamp, shop string, cents long"
-    stream = spark.readStream.schema(kind).json(str(given)).withWatermark("at", "1 minute")
-    stream.mapInArrow(lambda batches: batches, kind).createOrReplaceTempView("orders")
-    windows = spark.sql(
-        "SELECT window.start, shop, sum(cents) AS cents, count(*) AS orders FROM orders "
-        "JOIN shops USING (shop) GROUP BY window(at, '1 minute'), shop"
-    )
-    writing = windows.selectExpr("to_json(struct(*)) AS value").writeStream.format("json")
-    writing = writing.option("checkpointLocation", str(directory / "checkpoint"))
-    query = writing.trigger(availableNow=True).start(str(directory / "out"))
-    query.awaitTermination(int(TIMEOUT_S))
-    with suppress(Exception):
-        spark.read.format("ottla").load()
-    spark.read.json(str(given)).groupBy("shop").count().collect()
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from ottla.pipelines import class_archive, environments
 from ottla.pipelines.jars import DELTA_CLASS
 from ottla.pipelines.launching import JAVA_OPTIONS as ALL_JAVA_OPTIONS
 from ottla.pipelines.launching import SUBMIT_ARGUMENTS, start_jvm
-from ottla.pipelines.model import DeltaSink, DeltaSource, Pipeline
+from ottla.pipelines.model import DeltaSink, DeltaSource, FileSink, Pipeline
 from ottla.pipelines.problems import PipelineFailed
 from ottla.pipelines.secrets import redact
 from ottla.pipelines.sql_errors import one_line
@@ -37,6 +37,12 @@ A_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
 # Where options come from for every Java, and for the one of spark-submit.
 OF_EVERY_JAVA: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 OF_SPARK_SUBMIT: Final = (*OF_EVERY_JAVA, "SPARK_SUBMIT_OPTS", SUBMIT_ARGUMENTS)
+# Spark's other way to its own files starts a process of the system for each look at one of them.
+PLAIN_FILES: Final = (
+    "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+)
+HADOOP: Final = "HADOOP_CONF_DIR"
+FILE_SYSTEM: Final = "fs.default"
 JAVA_NOISE: Final = b"WARNING: Using incubator modules: "
 
 
@@ -47,6 +53,7 @@ def start_session(
     jars: Sequence[str] = (),
     packages: Sequence[str] = (),
     archive: str | None = None,
+    checkpoint: str | None = None,
     verbose: bool = False,
     is_brief: bool = False,
 ) -> SparkSession:
@@ -62,7 +69,13 @@ def start_session(
     _check_java()
     os.environ.update(environment(where, os.environ))
     settings = settings_of(
-        pipeline, where, jars=jars, packages=packages, verbose=verbose, is_brief=is_brief
+        pipeline,
+        where,
+        jars=jars,
+        packages=packages,
+        checkpoint=checkpoint,
+        verbose=verbose,
+        is_brief=is_brief,
     )
     home = own_home(where)
     if home is not None:
@@ -138,6 +151,7 @@ def settings_of(
     *,
     jars: Sequence[str] = (),
     packages: Sequence[str] = (),
+    checkpoint: str | None = None,
     verbose: bool = False,
     is_brief: bool = False,
 ) -> dict[str, str]:
@@ -161,6 +175,7 @@ def settings_of(
             # Every task of a shuffle costs some milliseconds. A checkpoint keeps its number.
             "spark.sql.shuffle.partitions": str(local_cores(master)),
             "spark.sql.streaming.pollingDelay": "50ms",
+            **_settings_of_logs(pipeline, checkpoint),
             # Without this every run leaves `spark-warehouse` in the working directory.
             "spark.sql.warehouse.dir": str(scratch() / "warehouse"),
         }
@@ -187,6 +202,19 @@ def settings_of(
             settings[name] = ",".join(both)
     settings.pop("spark.master", None)
     return settings
+
+
+def _settings_of_logs(pipeline: Pipeline, checkpoint: str | None) -> dict[str, str]:
+    """Where all that Spark writes down about its batches is in files of this machine.
+
+    Elsewhere its own choice is the safer one, and where Hadoop is set up any path may be elsewhere.
+    """
+    sinks = [sink.path for sink in pipeline.sinks.values() if isinstance(sink, FileSink)]
+    places = [*sinks, *filter(None, [checkpoint])]
+    is_elsewhere = any(":/" in place and not place.startswith("file:") for place in places)
+    if is_elsewhere or HADOOP in os.environ or any(FILE_SYSTEM in name for name in pipeline.spark):
+        return {}
+    return {"spark.sql.streaming.checkpointFileManagerClass": PLAIN_FILES}
 
 
 def _quick_jvm(others: Iterable[str]) -> str:

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ottla.pipelines import class_archive
 from ottla.spark.spark_home import spark_home
 
 if TYPE_CHECKING:
@@ -45,6 +47,30 @@ DELTA: Mapping[str, str] = {
 }
 
 
+# As in the background of a command, but not last in line for a core.
+MAKING_ARCHIVE = """\
+import sys
+from pathlib import Path
+from ottla.pipelines.class_archive import make
+
+make(Path(sys.argv[1]), Path(sys.argv[2]))
+"""
+
+
+def make_class_archive() -> None:
+    """Once for each machine, beside the first tests: drivers that start later start sooner."""
+    home = spark_home()
+    archive = class_archive.archive_of(home) if home else None
+    if archive is not None and not archive.exists():
+        making = [sys.executable, "-c", MAKING_ARCHIVE, str(home), str(archive)]
+        subprocess.Popen(
+            making,
+            env={**os.environ, **environment(), "SPARK_SUBMIT_OPTS": ""},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+
 def environment() -> dict[str, str]:
     """Without these, workers take the system's python3 and Spark an address that may not answer."""
     home = spark_home()
@@ -56,8 +82,6 @@ def environment() -> dict[str, str]:
         "PYTHONPATH": os.pathsep.join(paths),
         # Without PySpark's archive, as in the product; one that nobody can make is gone without.
         **({"SPARK_HOME": str(home)} if home else {}),
-        # Made in the background, it would take the cores from whatever is tested.
-        "OTTLA_CLASS_ARCHIVE": "off",
         # For every JVM that spark-submit starts, whoever asks for it.
         "SPARK_SUBMIT_OPTS": os.environ.get("SPARK_SUBMIT_OPTS") or QUICK_JVM,
     }

@@ -15,7 +15,14 @@ import pytest
 from ottla.pipelines import session
 from ottla.pipelines.jars import DRIVERS, delta_advice, needed_class
 from ottla.pipelines.launching import submit_arguments
-from ottla.pipelines.model import DeltaSink, JdbcSink, JdbcSource, Pipeline, TopicSource
+from ottla.pipelines.model import (
+    DeltaSink,
+    FileSink,
+    JdbcSink,
+    JdbcSource,
+    Pipeline,
+    TopicSource,
+)
 from ottla.pipelines.problems import PipelineFailed, Place
 from ottla.pipelines.session import environment, local_cores, settings_of, start_session
 
@@ -23,7 +30,7 @@ PLACE = Place(Path("p.yaml"), 1, 1)
 LAKE = DeltaSink(name="lake", place=PLACE, input="a", path="/lake")
 
 
-def pipeline(spark: dict[str, str] | None = None, *sinks: DeltaSink) -> Pipeline:
+def pipeline(spark: dict[str, str] | None = None, *sinks: DeltaSink | FileSink) -> Pipeline:
     return Pipeline(
         name="shop", file=Path("p.yaml"), bootstrap="a:1", sources={}, views={}, tests={},
         sinks={one.name: one for one in sinks}, spark=spark or {},
@@ -48,6 +55,28 @@ def test_cluster_is_left_as_it_is() -> None:
     assert "spark.sql.shuffle.partitions" not in found
     assert "spark.ui.enabled" not in found
     assert "spark.driver.host" not in found
+
+
+LOGS = "spark.sql.streaming.checkpointFileManagerClass"
+
+
+def files(path: str) -> FileSink:
+    return FileSink(name="f", place=PLACE, input="v", path=path, format="parquet")
+
+
+def test_on_this_machine_spark_takes_the_short_way_to_its_own_files() -> None:
+    assert settings_of(pipeline(), "local")[LOGS] == session.PLAIN_FILES
+    assert LOGS in settings_of(pipeline(None, files("out")), "local", checkpoint="/c")
+    assert LOGS in settings_of(pipeline(None, files("file:///out")), "local", checkpoint="file:/c")
+
+
+def test_elsewhere_spark_chooses_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert LOGS not in settings_of(pipeline(), "spark://master:7077")
+    assert LOGS not in settings_of(pipeline(), "local", checkpoint="s3a://bucket/c")
+    assert LOGS not in settings_of(pipeline(None, files("hdfs://h/out")), "local", checkpoint="/c")
+    assert LOGS not in settings_of(pipeline({"spark.hadoop.fs.defaultFS": "hdfs://h"}), "local")
+    monkeypatch.setenv("HADOOP_CONF_DIR", "/etc/hadoop")
+    assert LOGS not in settings_of(pipeline(), "local")
 
 
 def test_settings_of_the_file_win() -> None:
