@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import socket
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 from bench import procfs
 from bench.librdkafka import QUIET, LoadFailed
 from ottla.testing import Broker
+from ottla.testing.ports import free_ports
 
 if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
@@ -183,10 +183,7 @@ def bootstrap(node: Node) -> str:
 
 
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -14,6 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from ottla.testing import Broker
 from ottla.testing.plugin import BrokerFactory
+from ottla.testing.ports import free_ports
 
 WAIT_S = 30.0
 
@@ -190,10 +190,7 @@ def test_a_consumer_goes_on_after_a_restart_of_the_broker(
 
 @pytest.fixture
 def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
+    return free_ports(1)[0]
 
 
 def test_offsets_go_with_their_topic(ottla_broker: Broker, ottla_topic: str) -> None:

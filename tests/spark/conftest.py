@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import re
 import secrets
+import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,11 +28,12 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MakeTopic = Callable[..., str]
+PREPARING = pytest.StashKey[subprocess.Popen[bytes]]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        session.make_class_archive()
+        config.stash[PREPARING] = session.prepare()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -63,6 +65,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory, jars: list[Path]) -> Iterato
         tmp_path_factory.mktemp("spark"),
         [*jars, *jdbc_jars(), *delta],
         settings=session.DELTA if delta else None,
+        is_quick=True,
     )
     yield started
     started.stop()

@@ -21,6 +21,7 @@ from ottla.cli.pipeline_run import (
     earlier_run,
     environment_of,
     failures_told,
+    import_meanwhile,
     metrics_address,
     serving_metrics,
     spark_session,
@@ -117,6 +118,7 @@ def run_own_tests(
     """
     read = _read(file, sets)
     _check_tests(read, name, file)
+    import_meanwhile("ottla.pipelines.cases")
     with (
         failures_told(read),
         spark_session(read, None, jars, packages, verbose, is_brief=True) as spark,
@@ -166,6 +168,7 @@ def validate(
     """
     read = _read(file, sets, as_json=as_json)
     topics = asking_broker(read)
+    import_meanwhile("ottla.pipelines.validation")
     with (
         failures_told(read, as_json=as_json),
         spark_session(read, None, jars, packages, verbose, is_brief=True) as spark,
@@ -272,6 +275,7 @@ def run(
         raise WrongUsage(f"{file} has no sinks, so there is nothing to run; add one below `sinks`.")
     printer = Printer(read, as_json=as_json or not sys.stdout.isatty())
     topics = asking_broker(read)
+    import_meanwhile("ottla.pipelines.running", "ottla.pipelines.validation")
     with (
         failures_told(read),
         serving_metrics(read, address) as counters,
@@ -413,6 +417,22 @@ def pack(
         output.say("Packing …")
         size = pack_environment(Path(prefix or sys.prefix), Path(archive))
         output.say(f"{archive} holds {prefix or sys.prefix} in {figures.size(size)}.")
+
+
+# ------------------------------------------------------------------------------------ prepare
+
+
+@app.command("prepare", epilog=examples("ottla pipeline prepare"))
+def prepare() -> None:
+    """Makes now what the first commands would make in the background, so that they start quickly.
+
+    That is machine code for reading and writing records, and Java's archive of Spark's classes;
+    both are kept in the user's cache. For an image of a container, and for a machine of CI.
+    """
+    with failures_told(None):
+        from ottla.pipelines.preparation import prepare as prepare_all
+
+        prepare_all(output.say)
 
 
 # ------------------------------------------------------------------------------------- schema

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import importlib
 import os
 import signal
 import sys
@@ -237,6 +238,17 @@ def spark_session(
         # Who takes up this command needs the cores, and would not wait for what he never started.
         if not is_lost:
             prepare_next(spark)
+
+
+def import_meanwhile(*modules: str) -> None:
+    """While Spark starts; who imports one of them later says what is wrong with it."""
+
+    def import_all() -> None:
+        with contextlib.suppress(ImportError):
+            for module in modules:
+                importlib.import_module(module)
+
+    threading.Thread(target=import_all, name="ottla-importing", daemon=True).start()
 
 
 def earlier_run() -> Earlier | None:

@@ -84,14 +84,32 @@ def make_in_background(home: Path) -> None:
     if archive is None or archive.exists():
         return
     with suppress(OSError):
-        subprocess.Popen(
-            [sys.executable, "-m", "ottla.pipelines.class_archive", str(home), str(archive)],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            cwd=archive.parent,
-            start_new_session=True,
-        )
+        _start_making(home, archive, NICENESS)
+
+
+def make_now(home: Path, archive: Path) -> bool:
+    """Whether there is one in the end, made here or by somebody else at the same time."""
+    making = _start_making(home, archive, 0)
+    try:
+        making.wait(2 * TIMEOUT_S)
+    except BaseException:
+        # With its JVM, and for a Ctrl-C that it does not see.
+        os.killpg(making.pid, signal.SIGTERM)
+        raise
+    with archive.with_suffix(".lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    return bool(java_options(home))
+
+
+def _start_making(home: Path, archive: Path, niceness: int) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", __name__, str(home), str(archive), str(niceness)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=archive.parent,
+        start_new_session=True,
+    )
 
 
 def make(home: Path, archive: Path) -> None:
@@ -173,7 +191,7 @@ def _run_and_archive(home: Path, directory: Path, archive: Path) -> subprocess.P
 
 
 def main() -> None:
-    os.nice(NICENESS)
+    os.nice(int(sys.argv[3]))
     # Whatever it hangs at; the JVM ends with its Python.
     signal.signal(signal.SIGALRM, lambda *_: sys.exit(1))
     signal.alarm(int(2 * TIMEOUT_S))

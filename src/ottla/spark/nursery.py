@@ -125,7 +125,7 @@ def _load_kernels(listening: socket.socket) -> None:
     if directory is None:
         return
     if (directory / COMPILED).exists():
-        _import_kernels()
+        import_kernels()
     elif os.fork() == 0:
         # The child of a child is nobody's, and whoever reads this command's output waits for none.
         if os.fork() == 0:
@@ -135,12 +135,12 @@ def _load_kernels(listening: socket.socket) -> None:
                 os.dup2(nothing, number)
             with suppress(Exception):
                 os.nice(NICENESS)
-                _import_kernels()
+                import_kernels()
                 (directory / COMPILED).touch()
         os._exit(0)
 
 
-def _import_kernels() -> None:
+def import_kernels() -> None:
     for name in KERNELS:
         importlib.import_module(name)
 

@@ -108,14 +108,14 @@ def kill_9(process: psutil.Process) -> bool:
 
 
 def python_workers() -> list[psutil.Process]:
-    """The processes of this session's executor that run tasks: the daemon's children."""
+    """The processes of these sessions' executors that run tasks: children of the daemon."""
     workers = []
     for process in psutil.Process().children(recursive=True):
         try:
-            if "pyspark.daemon" in process.cmdline() and process.parent() is not None:
-                parent = process.parent()
-                if parent is not None and "pyspark.daemon" in parent.cmdline():
-                    workers.append(process)
+            family = [process, *process.parents()[:2]]
+            is_forked_there = all("ottla.spark.nursery" in one.cmdline() for one in family)
+            if is_forked_there or all("pyspark.daemon" in one.cmdline() for one in family[:2]):
+                workers.append(process)
         except psutil.NoSuchProcess:
             continue
     return workers

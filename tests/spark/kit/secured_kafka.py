@@ -15,6 +15,8 @@ import uuid
 from contextlib import closing
 from pathlib import Path
 
+from ottla.testing.ports import free_ports
+
 DOORS = ("PLAINTEXT", "CONTROLLER", "LOGIN", "SECURE", "MUTUAL")
 USER, PASSWORD = "alice", 'alice"s \\secret, =1'
 START_TIMEOUT_S = 120.0
@@ -157,12 +159,3 @@ def run(command: list[str], home: Path, text: str = "") -> str:
     )
     assert done.returncode == 0, f"{command[:3]}: {done.stdout[-1000:]}{done.stderr[-1000:]}"
     return done.stdout
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports that were free at the same time."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

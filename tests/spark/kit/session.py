@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ottla.pipelines import class_archive
+from ottla.pipelines.session import PLAIN_FILES
+from ottla.spark import quick_start
 from ottla.spark.spark_home import spark_home
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ TESTS = Path(__file__).parents[2]
 
 # For JVMs that live for seconds: no time for the second compiler, no cores for collectors.
 QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+
+GIVEN_OPTIONS = os.environ.get("SPARK_SUBMIT_OPTS")
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 
@@ -33,6 +37,7 @@ SETTINGS: Mapping[str, str] = {
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.pollingDelay": "50ms",
+    "spark.sql.streaming.checkpointFileManagerClass": PLAIN_FILES,
     # A test that fails says so at once; retries are for the tests about them.
     "spark.task.maxFailures": "1",
 }
@@ -47,28 +52,14 @@ DELTA: Mapping[str, str] = {
 }
 
 
-# As in the background of a command, but not last in line for a core.
-MAKING_ARCHIVE = """\
-import sys
-from pathlib import Path
-from ottla.pipelines.class_archive import make
-
-make(Path(sys.argv[1]), Path(sys.argv[2]))
-"""
-
-
-def make_class_archive() -> None:
-    """Once for each machine, beside the first tests: drivers that start later start sooner."""
-    home = spark_home()
-    archive = class_archive.archive_of(home) if home else None
-    if archive is not None and not archive.exists():
-        making = [sys.executable, "-c", MAKING_ARCHIVE, str(home), str(archive)]
-        subprocess.Popen(
-            making,
-            env={**os.environ, **environment(), "SPARK_SUBMIT_OPTS": ""},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+def prepare() -> subprocess.Popen[bytes]:
+    """Once for each machine, beside the first tests: what starts later starts sooner."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "ottla", "pipeline", "prepare"],
+        env={**os.environ, **environment()},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
 
 
 def environment() -> dict[str, str]:
@@ -83,8 +74,13 @@ def environment() -> dict[str, str]:
         # Without PySpark's archive, as in the product; one that nobody can make is gone without.
         **({"SPARK_HOME": str(home)} if home else {}),
         # For every JVM that spark-submit starts, whoever asks for it.
-        "SPARK_SUBMIT_OPTS": os.environ.get("SPARK_SUBMIT_OPTS") or QUICK_JVM,
+        "SPARK_SUBMIT_OPTS": GIVEN_OPTIONS or f"{QUICK_JVM} {_from_archive(home)}",
     }
+
+
+def _from_archive(home: Path | None) -> str:
+    """As soon as there is one."""
+    return class_archive.java_options(home) if home else ""
 
 
 def start(
@@ -93,11 +89,14 @@ def start(
     *,
     master: str = "local[2]",
     settings: Mapping[str, str] | None = None,
+    is_quick: bool = False,
 ) -> SparkSession:
-    """A session whose files live in `directory`."""
+    """A session whose files live in `directory`; `is_quick` as `ottla pipeline` starts its own."""
     from pyspark.sql import SparkSession
 
     os.environ.update(environment())
+    if is_quick:
+        quick_start()
     builder = SparkSession.builder.master(master).appName("ottla-tests")
     own = {
         "spark.local.dir": str(directory / "local"),

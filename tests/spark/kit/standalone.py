@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +12,7 @@ from pathlib import Path
 import psutil
 import pyspark
 
+from ottla.testing.ports import free_ports
 from scenarios.polling import until
 from spark.kit.children import kill_9
 from spark.kit.session import LOG4J, QUICK_JVM
@@ -38,8 +38,7 @@ class Cluster:
 @contextmanager
 def standalone(directory: Path, workers: int = 1) -> Iterator[Cluster]:
     """Workers of one core each."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     url = f"spark://127.0.0.1:{port}"
     common = ["--host", "127.0.0.1", "--webui-port", "0"]
     with ExitStack() as stack:

@@ -1,0 +1,39 @@
+"""Ports for servers that cannot choose one themselves, such as Apache Kafka."""
+
+from __future__ import annotations
+
+import random
+import socket
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Final
+
+RANGE_FILE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
+# Where that file is missing, as Linux has it.
+FIRST_EPHEMERAL: Final = 32768
+FIRST: Final = 10_000
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of 127.0.0.1 that were free at the same time, and stay so until a server is up.
+
+    Not from those that the system gives to clients: one of them might get it meanwhile, and who
+    asks again and again whether the server is there would in the end be connected to himself.
+    """
+    with ExitStack() as held:
+        ports: list[int] = []
+        while len(ports) < count:
+            port = random.randrange(FIRST, _first_ephemeral())
+            with suppress(OSError):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+                ports.append(port)
+        return ports
+
+
+def _first_ephemeral() -> int:
+    try:
+        first = int(RANGE_FILE.read_text().split()[0])
+    except (OSError, ValueError, IndexError):
+        first = FIRST_EPHEMERAL
+    # Where nearly all ports are for clients, any is as good as another.
+    return first if first > FIRST + 1000 else 65536
