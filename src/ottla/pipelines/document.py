@@ -201,10 +201,10 @@ class _Composer:
             elif key.is_plain and key.text == "<<":
                 self._note("merge keys (`<<`) are not understood; write the keys out", key.place)
             elif key.text in seen:
+                # Not named either: what stands in the wrong place may be a password.
                 first = seen[key.text].line
                 self._note(
-                    f"the key {shown(key.text)} is here for the second time, after line {first}; "
-                    "keep one of them",
+                    f"this key is here for the second time, after line {first}; keep one of them",
                     key.place,
                 )
             else:

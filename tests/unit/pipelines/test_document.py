@@ -101,7 +101,7 @@ def test_what_is_no_yaml_is_one_line_with_its_place(
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("a: 1\nb: 2\na: 3\n", "the key a is here for the second time, after line 1; keep one of "
+        ("a: 1\nb: 2\na: 3\n", "this key is here for the second time, after line 1; keep one of "
          "them"),
         ("? [x]\n: 1\n", "a key is a word, not a list or a mapping"),
         ("a: !!int 3\n", "tags (`!`) have no meaning here; remove it or put it in quotes"),
@@ -119,7 +119,7 @@ def test_what_can_be_passed_over_is_noted_and_the_rest_is_read(text: str, expect
 def test_a_repeated_key_is_told_beside_what_else_is_wrong(tmp_path: Path) -> None:
     told = problems(tmp_path, SHOP + "name: other\nsurces: {}\n")
     assert told == [
-        "23:1: the key name is here for the second time, after line 2; keep one of them",
+        "23:1: this key is here for the second time, after line 2; keep one of them",
         "24:1: the key surces is unknown; did you mean sources?",
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ottla.pipelines.problems import BadPipeline
@@ -144,6 +144,7 @@ SECRETS = st.text(alphabet="QZXJ0123456789#%&=?+~^", min_size=6, max_size=40).fi
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@example(secret="QZXJQZXJ", places=[PLACES[-1], PLACES[-1]])
 @given(secret=SECRETS, places=st.lists(st.sampled_from(PLACES), min_size=1, max_size=3))
 def test_no_secret_is_in_any_line(secret: str, places: list[str], tmp_path: Path) -> None:
     text = "name: [wrong]\n" + "".join(place.format(secret) for place in places)
