@@ -47,7 +47,8 @@ def source(spark: SparkSession, job: dict[str, Any]) -> Any:
 def main() -> None:
     job = json.loads(sys.argv[1])
     end_with_owner()
-    spark = session.start(Path(job["directory"], "spark"), [Path(jar) for jar in job["jars"]])
+    jars = [Path(jar) for jar in job["jars"]]
+    spark = session.start(Path(job["directory"], "spark"), jars, is_quick=True)
     register(spark)
     queries = [copy_to_topic(spark, job), copy_to_files(spark, job)]
     for query in queries:
