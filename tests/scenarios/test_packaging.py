@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import urllib.request
 import zipfile
+from collections.abc import Mapping
 from email import message_from_string
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from ottla.testing.ports import free_ports
+from ottla.testing.topics import create_topic
+from scenarios.polling import until
 
 ROOT = Path(__file__).parent.parent.parent
 TIMEOUT_S = 240
@@ -88,6 +95,50 @@ def test_the_service_file_is_one_that_systemd_reads(tmp_path: Path) -> None:
     )
     complaints = [line for line in result.stderr.splitlines() if "ottla.service" in line]
     assert not complaints
+
+
+def test_the_service_starts_as_its_file_says(tmp_path: Path) -> None:
+    """Its own steps and its own command, with directories and ports of the test's."""
+    kafka, http = free_ports(2)
+    here = {
+        "/opt/ottla/bin/": f"{Path(sys.executable).parent}/",
+        "/etc/": f"{tmp_path}/etc/",
+        "/var/lib/": f"{tmp_path}/var/lib/",
+        ":9092": f":{kafka}",
+        ":9644": f":{http}",
+    }
+    unit = (ROOT / "packaging" / "ottla.service").read_text()
+    steps = re.findall(r"^#   (install .*)", unit, re.MULTILINE)
+    assert len(steps) == 2
+    for step in steps:
+        subprocess.run(shlex.split(moved(step, here)), cwd=ROOT, check=True, timeout=TIMEOUT_S)
+    settings = tmp_path / "etc" / "ottla" / "ottla.properties"
+    settings.write_text(moved(settings.read_text(), here))
+    installed = (tmp_path / "etc" / "systemd" / "system" / "ottla.service").read_text()
+    (command,) = re.findall(r"^ExecStart=(.*)", installed, re.MULTILINE)
+    with subprocess.Popen(shlex.split(moved(command, here)), cwd=tmp_path) as service:
+        try:
+            until(lambda: is_ready(http), "it does not become ready")
+            create_topic(f"127.0.0.1:{kafka}", "t", 1, {})
+        finally:
+            service.terminate()
+    assert service.returncode == 0
+    assert (tmp_path / "var" / "lib" / "ottla" / "data" / "meta.properties").is_file()
+    assert {path.name for path in tmp_path.iterdir()} == {"etc", "var"}
+
+
+def moved(text: str, places: Mapping[str, str]) -> str:
+    for theirs, ours in places.items():
+        text = text.replace(theirs, ours)
+    return text
+
+
+def is_ready(port: int) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
 
 
 def test_no_committed_file_names_a_package_registry() -> None:
