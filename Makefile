@@ -3,6 +3,7 @@
 VENV    := .venv
 BIN     := $(VENV)/bin
 PYTHON  ?= $(shell command -v python3.11 || command -v python3)
+CORE    := $(VENV)/.core
 STAMP   := $(VENV)/.installed
 WORKERS ?= 2
 SIM_ROUNDS ?= 2000
@@ -13,7 +14,7 @@ SOAK_SEED    ?= 1
 SOAK_SEEDS   ?= 1
 # A Python built with the compiler's profile (Debian's, Docker's) is some 15 % faster than one without.
 BENCH_PYTHON ?= $(BIN)/python
-PYTEST  := $(BIN)/pytest -n $(WORKERS)
+PYTEST  := $(BIN)/pytest -n $(WORKERS) -rs
 
 .DEFAULT_GOAL := help
 .PHONY: help install system run tour demo test quick lint format unit scenarios cuts sim clients compat spark soak delta bench bench-peers bench-spark docs dist clean
@@ -23,16 +24,23 @@ help: ## this list
 
 install: $(STAMP) ## .venv with Ottla and everything its tests need
 
-$(STAMP): pyproject.toml
+# The broker, its commands and the pytest plugin: what `make run` waits for.
+$(CORE): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "Python 3.11 or newer is needed" >&2; exit 1; }
-	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@echo "Setting up $(VENV) for the broker and its commands, once: some 15 seconds …"
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(STAMP): $(CORE)
+	@echo "Adding what tests, Spark and benchmarks need, once: 1.4 GB, some minutes …"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
 system: ## kcat from the system's packages, where that is possible
 	@sh scripts/system-packages.sh
 
-run: install ## a broker on 127.0.0.1:9092 with its data in ./ottla-data
+run: $(CORE) ## a broker on 127.0.0.1:9092 with its data in ./ottla-data
 	@exec $(BIN)/ottla start --listen 127.0.0.1:9092 --data-dir ./ottla-data
 
 tour: install ## topics, messages, a group, a crash and what is left after it
@@ -41,9 +49,11 @@ tour: install ## topics, messages, a group, a crash and what is left after it
 demo: install ## orders, a pipeline on Spark, its totals as they come, and a picture of the run (demo.png)
 	@$(BIN)/python scripts/demo.py
 
-test: lint unit scenarios cuts clients spark ## everything that must pass
+test: install system ## everything that must pass, and a line for each part
+	@$(BIN)/python scripts/parts.py lint unit scenarios cuts clients spark
 
-quick: lint unit ## what takes a few minutes of it, for between two edits
+quick: install ## what takes a few minutes of it, for between two edits
+	@$(BIN)/python scripts/parts.py lint unit
 
 lint: install ## style, types, and the direction of dependencies
 	$(BIN)/ruff check .
