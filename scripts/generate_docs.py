@@ -1,5 +1,6 @@
-"""Writes docs/reference from the code: settings, commands, what of Kafka's protocol is spoken, and
-the keys of a pipeline file with their JSON Schema; and the tables of options in docs/spark.md.
+"""Writes docs/reference from the code: settings, commands, what of Kafka's protocol is spoken, the
+alerts, and the keys of a pipeline file with their JSON Schema; and the tables of options in
+docs/spark.md.
 
 `make docs` runs it; a test compares the committed pages with a fresh rendering.
 """
@@ -8,9 +9,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from unittest.mock import MagicMock
+
+import yaml
 
 from ottla.broker.gauges import register_gauges
 from ottla.broker.metrics import Metrics
@@ -23,6 +28,8 @@ from ottla.spark.reference import fill
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 SPARK = REFERENCE.parent / "spark.md"
+# What Prometheus puts there: {{ $labels.instance }}, {{ $value | humanizeDuration }}.
+LABEL = re.compile(r"\{\{ \$(?:labels\.)?(\w+)[^}]*\}\}")
 SCHEMA = REFERENCE.parent.parent / "src" / "ottla" / "pipelines" / "pipeline.schema.json"
 
 INTRODUCTION = f"""\
@@ -79,11 +86,37 @@ def render_metrics() -> str:
     return METRICS + "\n" + "\n".join(rows) + "\n"
 
 
+ALERTS = f"""\
+{GENERATED}
+
+# Alerts
+
+What the rules in [`docs/alerts.yml`](../alerts.yml) say, and what to do then. Name that file under
+`rule_files` of a Prometheus that scrapes the brokers as `job="ottla"`.
+"""
+
+
+def render_alerts() -> str:
+    groups = yaml.safe_load((REFERENCE.parent / "alerts.yml").read_text())["groups"]
+    return ALERTS + "".join(_alert(rule) for group in groups for rule in group["rules"])
+
+
+def _alert(rule: dict[str, Any]) -> str:
+    told = {name: LABEL.sub(r"`\1`", text) for name, text in rule["annotations"].items()}
+    return (
+        f"\n## {rule['alert']}\n\n{told['summary']}. {told['description']}\n\n"
+        f"**What to do**: {told['action']}\n\n"
+        f"Severity {rule['labels']['severity']}, after {rule['for']} of\n\n"
+        f"```promql\n{rule['expr']}\n```\n"
+    )
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": render_settings,
     "commands.md": render_commands,
     "compatibility.md": render_compatibility,
     "metrics.md": render_metrics,
+    "alerts.md": render_alerts,
     "pipeline.md": lambda: f"{GENERATED}\n\n{render_pipeline()}",
 }
 

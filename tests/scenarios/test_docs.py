@@ -20,7 +20,17 @@ FENCE = re.compile(
     r"^```(?P<language>bash|python)\n(?P<code>.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-REFERENCES = ("settings.md", "commands.md", "compatibility.md", "metrics.md", "pipeline.md")
+REFERENCES = (
+    *("settings.md", "commands.md", "compatibility.md"),
+    *("metrics.md", "alerts.md", "pipeline.md"),
+)
+PAGES = [
+    *(path for path in ROOT.glob("*.md")),
+    *(path for path in (ROOT / "docs").rglob("*.md")),
+    *(path for path in (ROOT / "examples").rglob("*.md")),
+]
+LINK = re.compile(r"\]\((?!https?:|mailto:)([^)#\s]*)(#[^)\s]*)?\)")
+CODE = re.compile(r"^```.*?^```$|`[^`\n]*`", re.MULTILINE | re.DOTALL)
 
 
 class Block(NamedTuple):
@@ -93,3 +103,55 @@ def test_a_generated_reference_is_what_the_code_says(page: str) -> None:
     committed = ROOT / "docs" / "reference" / page
     assert committed.exists(), "run `make docs`"
     assert committed.read_text() == result.stdout, "run `make docs`"
+
+
+def links_of(page: Path) -> set[tuple[Path, str]]:
+    """The files that a page leads to, with the headings there."""
+    found = LINK.findall(CODE.sub("", page.read_text()))
+    return {((page.parent / file).resolve() if file else page, mark[1:]) for file, mark in found}
+
+
+def headings_of(page: Path) -> set[str]:
+    """As GitHub names them."""
+    lines = re.findall(r"^#+ (.*)", page.read_text(), re.MULTILINE)
+    kept = (re.sub(r"[^\w\- ]", "", line.lower()) for line in lines)
+    return {line.strip().replace(" ", "-") for line in kept}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target, heading in links_of(page):
+        assert target.exists(), target
+        if heading and target.suffix == ".md":
+            assert heading in headings_of(target), f"{target} has no {heading}"
+
+
+def test_the_index_leads_to_every_page() -> None:
+    """In one step, or by another page of an index."""
+    docs = ROOT / "docs"
+    indexes = (docs / "README.md", docs / "adr" / "README.md")
+    reached = {target for index in indexes for target, _ in links_of(index)}
+    figures = docs / "benchmarks"
+    lacking = [page for page in docs.rglob("*.md") if page not in reached and page not in indexes]
+    assert [page for page in lacking if figures not in page.parents] == []
+
+
+def test_the_settings_file_of_the_page_is_understood(tmp_path: Path) -> None:
+    page = (ROOT / "docs" / "operating.md").read_text()
+    (text,) = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "node.toml").write_text(text)
+    shown = subprocess.run(
+        [sys.executable, "-m", "ottla", "config", "show", "node.toml", "--changed"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+    )
+    assert shown.returncode == 0, shown.stderr
+    assert "/disk-1/ottla,/disk-2/ottla" in shown.stdout
+
+
+@pytest.mark.parametrize("name", ["ottla.service", "ottla.properties", "../Dockerfile"])
+def test_what_the_page_about_operating_names_is_there(name: str) -> None:
+    assert (ROOT / "packaging" / name).is_file()
+    assert Path(name).name in (ROOT / "docs" / "operating.md").read_text()
