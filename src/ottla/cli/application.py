@@ -13,6 +13,7 @@ from ottla.cli import output
 from ottla.cli.failures import INTERRUPTED, WRONG_USAGE
 from ottla.cli.help import examples
 
+HELP: Final = ("--help", "-h")
 NOUNS: Final = (
     "start",
     "topics",
@@ -33,6 +34,7 @@ NOUNS: Final = (
 def perform(arguments: Sequence[str]) -> int:
     """Does what the arguments say; the exit code. Failures come out as exceptions."""
     command = typer.main.get_command(application(_nouns_for(arguments)))
+    _show_flags_without_a_type(command)
     try:
         code: Any = command.main(list(arguments), prog_name="ottla", standalone_mode=False)
     except typer.Abort:
@@ -42,6 +44,16 @@ def perform(arguments: Sequence[str]) -> int:
             raise
         return _explain_usage(error)
     return code if isinstance(code, int) else 0
+
+
+def _show_flags_without_a_type(command: Any) -> None:
+    """Else Typer's help has `<bool>` beside each of them, as if a value could follow."""
+    context = typer.Context(command, help_option_names=list(HELP))
+    for option in command.get_params(context):
+        if getattr(option, "is_flag", False) and option.metavar is None:
+            option.metavar = ""
+    for each in getattr(command, "commands", {}).values():
+        _show_flags_without_a_type(each)
 
 
 def _explain_usage(error: Any) -> int:
@@ -79,7 +91,7 @@ def application(nouns: Iterable[str] = NOUNS) -> typer.Typer:
         no_args_is_help=True,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["--help", "-h"]},
+        context_settings={"help_option_names": list(HELP)},
     )
 
     # With a callback Typer keeps the noun even when only one is there.

@@ -60,6 +60,7 @@ def test_help_explains_with_examples(
     assert "Examples:" in text
     assert f"ottla {' '.join(path)}".strip() in " ".join(text.split())
     assert "\x1b" not in text
+    assert "bool" not in text
 
 
 @pytest.mark.parametrize(
