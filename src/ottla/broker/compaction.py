@@ -27,7 +27,7 @@ from ottla.wire.records import BATCH_HEADER_BYTES, read_header
 
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition
-    from ottla.broker.stores import Store
+    from ottla.broker.stores import Store, StoresOf
     from ottla.config import BrokerConfig
     from ottla.log.handles import Handles
     from ottla.log.log import Log
@@ -43,10 +43,6 @@ LOOK_S_MAX: Final = 30.0
 _PASSING: Final = ("FileNotFoundError",)
 # What the next round would find again, and what only a person can change.
 _LASTING: Final = ("CorruptBatch", "KeyMapTooSmall")
-
-
-class StoresOf(Protocol):
-    def of(self, partition: Partition) -> Store: ...
 
 
 class RemovesLater(Protocol):

@@ -48,6 +48,7 @@ from ottla.config.listeners import Address
 from ottla.coordinators.machine import Decision, Ticket
 from ottla.errors import CannotStart, OttlaError, StorageFailed
 from ottla.gateway.http import HttpReply, HttpServer, json_reply
+from ottla.gateway.prometheus import CONTENT_TYPE
 from ottla.log.checkpoints import LOG_SIZES, RECOVERY_POINTS, START_OFFSETS, read_offsets
 from ottla.log.handles import Handles
 from ottla.log.log import Log
@@ -466,7 +467,7 @@ class Broker:
         return json_reply(503, {"status": "storage failing", "reasons": reasons})
 
     def _scrape(self) -> HttpReply:
-        return HttpReply(200, self._metrics.render(), "text/plain; version=0.0.4; charset=utf-8")
+        return HttpReply(200, self._metrics.render(), CONTENT_TYPE)
 
     # -------------------------------------------------------------------------------- stopping
 

@@ -33,6 +33,7 @@ from ottla.log.corruption import Corruption
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Appended, Log, LogPosition, SyncTicket
 from ottla.log.progress import Hints
+from ottla.log.values import NO_TIMESTAMP
 from ottla.types import ALWAYS_SYNCED_TOPICS, NO_EPOCH, TopicPartition
 from ottla.wire.compression import Compression
 from ottla.wire.records import (
@@ -55,7 +56,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-NO_TIMESTAMP: Final = -1
 PROBE_BYTES_MAX: Final = 1024 * 1024
 # So much may wait for a deleted topic of the same name to make room.
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024

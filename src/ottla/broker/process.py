@@ -16,6 +16,7 @@ from ottla.broker import logs
 from ottla.broker.main import Broker, ReadyInfo
 from ottla.config import BrokerConfig
 from ottla.errors import StorageFailed
+from ottla.event_loop import new_event_loop
 from ottla.ports import Disk
 
 logger = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ def run(
     StorageFailed says why it could not go on: without any data directory there is no broker.
     """
     sys.setswitchinterval(THREAD_SWITCH_S)
-    with asyncio.Runner(loop_factory=_new_loop) as runner:
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
         return runner.run(_serve(config, on_ready, disk))
 
 
@@ -79,14 +80,6 @@ async def _serve(
         raise StorageFailed(broker.given_up.result())
     logger.info("stopped")
     return codes[0]
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 def _spare_the_collector() -> None:

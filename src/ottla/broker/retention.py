@@ -14,7 +14,7 @@ import errno
 import logging
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.broker.threads import WAIT_S_MAX, wait_out
 from ottla.errors import OttlaError
@@ -22,7 +22,7 @@ from ottla.log.retention import Limits, Stretch, count_expired, start_without, s
 
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition
-    from ottla.broker.stores import Store
+    from ottla.broker.stores import Store, StoresOf
     from ottla.config import BrokerConfig, TopicConfig
     from ottla.log.log import Log, SyncTicket
     from ottla.log.segment import Segment
@@ -36,12 +36,6 @@ PARTITIONS_AT_ONCE: Final = 64
 ROUND_S_MAX: Final = 60.0
 # Longer than that no timer waits: the next start removes the files.
 REMOVAL_DELAY_S_MAX: Final = 30 * 24 * 3600.0
-
-
-class StoresOf(Protocol):
-    """Where partitions lie."""
-
-    def of(self, partition: Partition) -> Store: ...
 
 
 class Shortener:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.threads import wait_out
 from ottla.config import BrokerConfig
@@ -18,7 +18,7 @@ from ottla.ports import Clock, Disk
 
 if TYPE_CHECKING:
     from ottla.broker.partition import Partition
-    from ottla.broker.stores import Store
+    from ottla.broker.stores import StoresOf
 
 logger = logging.getLogger(__name__)
 
@@ -26,10 +26,6 @@ ROUND_S: Final = 1.0
 # A slice in a thread takes no longer than some tens of milliseconds of somebody's Python.
 SLICE_BYTES_MAX: Final = 4 * 1024 * 1024
 SLICES_PER_ROUND_MAX: Final = 256
-
-
-class StoresOf(Protocol):
-    def of(self, partition: Partition) -> Store: ...
 
 
 class ScrubChore:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ottla.cluster.directories import is_reserved
 from ottla.config import BrokerConfig
@@ -148,6 +148,12 @@ class Store:
         self._threads.shutdown(wait=False, cancel_futures=True)
         with suppress(OSError):
             self.data.release()
+
+
+class StoresOf(Protocol):
+    """Where partitions lie."""
+
+    def of(self, partition: Partition) -> Store: ...
 
 
 class Placement:

@@ -25,7 +25,6 @@ Row = dict[str, Any]
 
 TOPIC_RESOURCE: Final = 2
 CLEANUP_POLICY: Final = "cleanup.policy"
-FAR: Final = 2**63 - 1
 
 
 class Wanted(NamedTuple):

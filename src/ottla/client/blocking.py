@@ -17,6 +17,7 @@ from typing import Final, Self, TypeVar
 from ottla.client.cluster import Cluster
 from ottla.client.failures import ClientFailed, NoAnswer
 from ottla.client.settings import ClientSettings
+from ottla.event_loop import new_event_loop
 
 T = TypeVar("T")
 
@@ -93,7 +94,7 @@ class Blocking:
         if self._is_closed:
             raise ClientFailed("the client is closed")
         if self._loop is None or self._cluster is None:
-            self._loop = _new_loop()
+            self._loop = new_event_loop()
             self._cluster = Cluster(self.settings)
             self._thread = threading.Thread(
                 target=_serve, args=(self._loop, self._cluster), name="ottla-client", daemon=True
@@ -170,14 +171,6 @@ _PROCESS: Final = _Process()
 if hasattr(os, "register_at_fork"):  # Windows has no fork.
     os.register_at_fork(after_in_child=_PROCESS.begin_after_fork)
 atexit.register(_PROCESS.close)
-
-
-def _new_loop() -> asyncio.AbstractEventLoop:
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.new_event_loop()
-    return uvloop.new_event_loop()
 
 
 def _serve(loop: asyncio.AbstractEventLoop, cluster: Cluster) -> None:

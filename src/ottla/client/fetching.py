@@ -19,7 +19,13 @@ from ottla.client.failures import NothingCame, OffsetOutOfRange
 from ottla.client.values import Fetched
 from ottla.errors import CorruptBatch, MessageTooLarge, UnsupportedMessageFormat
 from ottla.types import TopicPartition
-from ottla.wire.records import BATCH_OVERHEAD_BYTES, MAGIC, BatchHeader, read_header
+from ottla.wire.records import (
+    BATCH_LENGTH_MIN,
+    BATCH_OVERHEAD_BYTES,
+    MAGIC,
+    BatchHeader,
+    read_header,
+)
 from ottla.wire.schema import Buffer
 
 FETCH_WAIT_MS: Final = 500
@@ -29,7 +35,6 @@ PATIENCE_S: Final = 120.0
 # What the loop's own deadlines leave over for the thread that waits for them.
 GRACE_S: Final = 10.0
 _START: Final = struct.Struct(">qiib")
-_BATCH_LENGTH_MIN: Final = 49
 
 
 def read_range(
@@ -64,7 +69,7 @@ def last_whole_batch(records: Buffer, where: object) -> BatchHeader | None:
             raise UnsupportedMessageFormat(
                 f"{where}: a batch of magic {magic}, only {MAGIC} is read"
             )
-        if length < _BATCH_LENGTH_MIN:
+        if length < BATCH_LENGTH_MIN:
             raise CorruptBatch(f"{where}: a batch of length {length}")
         size = length + BATCH_OVERHEAD_BYTES
         if size > size_left:

@@ -44,7 +44,6 @@ CONSUMER: Final = -1
 NO_OFFSET: Final = -1
 # From here on a request names several groups, or several coordinators.
 GROUPS_VERSION: Final = 8
-COORDINATORS_VERSION: Final = 4
 
 T = TypeVar("T")
 

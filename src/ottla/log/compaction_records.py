@@ -11,11 +11,12 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ottla.errors import CorruptBatch
+from ottla.log.values import NO_TIMESTAMP
 from ottla.wire.codec import write_uvarint
 from ottla.wire.compression import Compression, compress
 from ottla.wire.records import (
     BATCH_HEADER_BYTES,
-    BATCH_OVERHEAD_BYTES,
+    BATCH_LENGTH_MIN,
     COMPRESSION_MASK,
     DELETE_HORIZON_BIT,
     BatchHeader,
@@ -24,10 +25,8 @@ from ottla.wire.records import (
 )
 from ottla.wire.schema import Buffer
 
-NO_TIMESTAMP: Final = -1
 HORIZON_MS_MAX: Final = 2**63 - 1
 
-_LENGTH_AT: Final = BATCH_HEADER_BYTES - BATCH_OVERHEAD_BYTES
 _NULL_LENGTH: Final = 1  # -1 in zigzag
 _SHIFT_MAX: Final = 63
 
@@ -179,7 +178,7 @@ def without_records(header: BatchHeader) -> bytearray:
     """The header alone: offsets, producer and epoch are still told when all records are gone."""
     attributes = header.attributes & ~(COMPRESSION_MASK | DELETE_HORIZON_BIT)
     emptied = header._replace(
-        batch_length=_LENGTH_AT, attributes=attributes, base_timestamp=NO_TIMESTAMP, count=0
+        batch_length=BATCH_LENGTH_MIN, attributes=attributes, base_timestamp=NO_TIMESTAMP, count=0
     )
     return seal_batch(emptied, b"")
 
@@ -208,7 +207,7 @@ def with_records(
     if codec is not Compression.NONE:
         body = compress(codec, body)
     changed = header._replace(
-        batch_length=_LENGTH_AT + len(body),
+        batch_length=BATCH_LENGTH_MIN + len(body),
         attributes=attributes,
         base_timestamp=base_timestamp,
         max_timestamp=max_timestamp,

@@ -12,6 +12,7 @@ from ottla.errors import CorruptBatch
 from ottla.log.index import Read
 from ottla.wire.records import (
     BATCH_HEADER_BYTES,
+    BATCH_LENGTH_MIN,
     BATCH_OVERHEAD_BYTES,
     MAGIC,
     BatchHeader,
@@ -24,7 +25,6 @@ SCAN_BYTES: Final = 1024 * 1024
 OFFSET_DELTA_MAX: Final = 2**31 - 1
 
 _CRC_FROM: Final = 21
-_BATCH_LENGTH_MIN: Final = BATCH_HEADER_BYTES - BATCH_OVERHEAD_BYTES
 _OUTLINE: Final = struct.Struct(">qi11xi")
 
 
@@ -65,7 +65,7 @@ def is_intact(read: Read, position: int, header: BatchHeader, batch: memoryview)
 def outline(buffer: Buffer, at: int) -> tuple[int, int]:
     """(last offset, size) of the batch at `at`: a third of the price of a whole header."""
     base_offset, batch_length, last_offset_delta = _OUTLINE.unpack_from(buffer, at)
-    if batch_length < _BATCH_LENGTH_MIN or last_offset_delta < 0:
+    if batch_length < BATCH_LENGTH_MIN or last_offset_delta < 0:
         raise CorruptBatch(f"length {batch_length}, last offset delta {last_offset_delta}")
     return base_offset + last_offset_delta, batch_length + BATCH_OVERHEAD_BYTES
 
@@ -73,7 +73,7 @@ def outline(buffer: Buffer, at: int) -> tuple[int, int]:
 def is_plausible(header: BatchHeader) -> bool:
     return (
         header.magic == MAGIC
-        and header.batch_length >= _BATCH_LENGTH_MIN
+        and header.batch_length >= BATCH_LENGTH_MIN
         and header.base_offset >= 0
         and header.last_offset_delta >= 0
     )

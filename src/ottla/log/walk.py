@@ -10,15 +10,15 @@ from ottla.log.index import Read
 from ottla.log.scan import OFFSET_DELTA_MAX, SCAN_BYTES, is_intact
 from ottla.wire.records import (
     BATCH_HEADER_BYTES,
+    BATCH_LENGTH_MIN,
     BATCH_OVERHEAD_BYTES,
     MAGIC,
+    MAGIC_AT,
     BatchHeader,
     read_header,
 )
 from ottla.wire.schema import Buffer
 
-_MAGIC_AT: Final = 16
-_BATCH_LENGTH_MIN: Final = BATCH_HEADER_BYTES - BATCH_OVERHEAD_BYTES
 # A message of magic 0 without key and value: CRC, magic, attributes and two lengths.
 _OLD_LENGTH_MIN: Final = 14
 
@@ -116,7 +116,7 @@ def _judge(header: BatchHeader, left: int) -> tuple[Trouble | None, str]:
     """What of a header cannot be, before any CRC is asked."""
     if header.magic != MAGIC:
         return Trouble.HEADER, f"no batch begins here (magic {header.magic})"
-    if header.batch_length < _BATCH_LENGTH_MIN:
+    if header.batch_length < BATCH_LENGTH_MIN:
         return Trouble.LENGTH, f"a batch says that it has {header.size} bytes"
     if header.size > left:
         return Trouble.LENGTH, f"a batch of {header.size} bytes has only {left}"
@@ -144,7 +144,7 @@ def _find_batch(window: _Window, position: int, base_offset: int) -> int | None:
     while window.size - position >= BATCH_HEADER_BYTES:
         data = bytes(window.read(min(SCAN_BYTES, window.size - position), position))
         last = len(data) - BATCH_HEADER_BYTES
-        at = data.find(MAGIC, _MAGIC_AT) - _MAGIC_AT
+        at = data.find(MAGIC, MAGIC_AT) - MAGIC_AT
         while 0 <= at <= last:
             header = read_header(data, at)
             left = window.size - position - at
@@ -152,7 +152,7 @@ def _find_batch(window: _Window, position: int, base_offset: int) -> int | None:
                 batch = memoryview(data)[at : at + header.size]
                 if is_intact(window.read, position + at, header, batch):
                     return position + at
-            at = data.find(MAGIC, at + _MAGIC_AT + 1) - _MAGIC_AT
+            at = data.find(MAGIC, at + MAGIC_AT + 1) - MAGIC_AT
         if last < 0:
             return None
         position += last + 1
@@ -171,18 +171,18 @@ def _is_zero(window: _Window, position: int, length: int) -> bool:
 
 def _old_message_bytes(view: memoryview, left: int) -> int:
     """How long the message of magic 0 or 1 is that lies here; 0 when none does."""
-    if len(view) <= _MAGIC_AT + 1 or view[_MAGIC_AT] >= MAGIC:
+    if len(view) <= MAGIC_AT + 1 or view[MAGIC_AT] >= MAGIC:
         return 0
     length = int.from_bytes(view[8:12], "big", signed=True)
     # Attributes of those days: three bits of codec and one of the kind of timestamp.
-    is_message = length >= _OLD_LENGTH_MIN and view[_MAGIC_AT + 1] < 16
+    is_message = length >= _OLD_LENGTH_MIN and view[MAGIC_AT + 1] < 16
     size = length + BATCH_OVERHEAD_BYTES
     return size if is_message and size <= left else 0
 
 
 def _old_run(window: _Window, position: int, size: int) -> Stretch:
     """All old messages in a row are told of once."""
-    magic, count, end = window.view(position, BATCH_HEADER_BYTES)[_MAGIC_AT], 1, position + size
+    magic, count, end = window.view(position, BATCH_HEADER_BYTES)[MAGIC_AT], 1, position + size
     data = window.view(position, BATCH_HEADER_BYTES)[:BATCH_HEADER_BYTES]
     while end < window.size:
         size = _old_message_bytes(window.view(end, BATCH_HEADER_BYTES), window.size - end)

@@ -8,7 +8,6 @@ are written by the task that decodes, before it hands its rows on (`spark/letter
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -29,14 +28,6 @@ FILE: Final = "_file"
 RAW_KEY: Final = "_raw_key"
 RAW_VALUE: Final = "_raw_value"
 HEADERS: Final = "headers"
-
-_RAISED: Final = re.compile(r"\[USER_RAISED_EXCEPTION\] (.*?) SQLSTATE: P0001", re.DOTALL)
-
-
-def reason_of(error: BaseException) -> str | None:
-    """The line of a query that failed at a bad record; None when it failed for something else."""
-    found = _RAISED.search(str(error))
-    return found[1] if found else None
 
 
 def good_rows(decoded: DataFrame, source: Source) -> DataFrame:

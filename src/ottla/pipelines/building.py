@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from ottla.pipelines.checking import Checker, Found, nearest, seconds
+from ottla.pipelines.checking import Checker, Found, seconds
 from ottla.pipelines.document import Scalar, read_text, shown
 from ottla.pipelines.model import (
     BadRecords,
@@ -36,6 +36,7 @@ from ottla.pipelines.option_rules import check_kafka, check_options, check_spark
 from ottla.pipelines.problems import BadPipeline, Place
 from ottla.pipelines.schema_rules import check_schemas
 from ottla.pipelines.variables import Variables
+from ottla.spark.option_values import nearest
 
 # A test may expect the bad records of a source.
 BAD_SUFFIX: Final = ".bad"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ottla.pipelines import history
+from ottla.pipelines.building import BAD_SUFFIX
 from ottla.pipelines.case_files import BadCase
 from ottla.pipelines.model import Pipeline, Sink, TableSink
 from ottla.pipelines.problems import Problem
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
-BAD_SUFFIX: Final = ".bad"
 EPOCH: Final = "1970-01-01T00:00:00.000Z"
 
 Row = dict[str, Any]

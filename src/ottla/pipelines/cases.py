@@ -10,8 +10,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Final
 
+from ottla.pipelines.building import BAD_SUFFIX
 from ottla.pipelines.case_files import BadCase, unknown
-from ottla.pipelines.case_results import BAD_SUFFIX, Result, sink_for
+from ottla.pipelines.case_results import Result, sink_for
 from ottla.pipelines.diffs import compare, render
 from ottla.pipelines.expected import read_expected
 from ottla.pipelines.graph import build

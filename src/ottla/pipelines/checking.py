@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -33,6 +32,7 @@ from ottla.pipelines.keys import (
 from ottla.pipelines.problems import Place, Problem
 from ottla.pipelines.secrets import redact
 from ottla.pipelines.variables import Variables
+from ottla.spark.option_values import nearest
 
 SECONDS_PER_UNIT: Final[Mapping[str, float]] = {
     "microsecond": 1e-6, "millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600,
@@ -64,13 +64,6 @@ class Found:
     def place_of(self, name: str) -> Place:
         node = self.nodes.get(name)
         return node.place if node is not None else self.place
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, or nothing when no name is near."""
-    by_lower = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
 
 def seconds(duration: str) -> float:

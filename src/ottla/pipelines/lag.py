@@ -15,6 +15,7 @@ from typing import Any, Final, Self, TypeAlias
 from ottla.client.blocking import Blocking
 from ottla.client.cluster import Cluster
 from ottla.client.settings import ClientSettings
+from ottla.client.values import LATEST
 from ottla.errors import OttlaError
 from ottla.pipelines.model import Pipeline, Source, TopicSource
 from ottla.spark.kafka_options import CLIENT
@@ -26,7 +27,6 @@ EVERY_S: Final = 1.0
 ANSWER_S_MAX: Final = 5.0
 # An older answer says nothing about now.
 AGE_S_MAX: Final = 15.0
-LATEST: Final = -1
 
 Offsets: TypeAlias = dict[TopicPartition, int]
 

@@ -10,6 +10,7 @@ from typing import Final, TypeVar
 from ottla.client.blocking import Blocking, shared
 from ottla.client.cluster import Cluster
 from ottla.client.failures import PartitionsFailed
+from ottla.client.values import EARLIEST, LATEST
 from ottla.errors import OttlaError, UnknownTopicOrPartition
 from ottla.spark.data_loss import losses
 from ottla.spark.options import SourceOptions
@@ -28,8 +29,6 @@ from ottla.types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-LATEST: Final = -1
-EARLIEST: Final = -2
 # An idle query asks for its end about ninety times a second.
 AGE_S_MAX: Final = 0.1
 # Asking takes at most this part of the time when the cluster is large and answers slowly.

@@ -30,6 +30,7 @@ from ottla.wire.records import (
     BATCH_HEADER_BYTES,
     BATCH_OVERHEAD_BYTES,
     MAGIC,
+    MAGIC_AT,
     BatchHeader,
     crc_matches,
     decode_records,
@@ -46,7 +47,6 @@ ABORT_MARKER: Final = 0
 OFFSET_MAX: Final = 2**63 - 1
 
 _MARKER: Final = struct.Struct(">hh")
-_MAGIC_AT: Final = 16
 
 
 class ArrowDecoder:
@@ -126,8 +126,8 @@ class ArrowDecoder:
 
     def _check_rest(self, records: Buffer, pos: int) -> None:
         """What is too short for a header is cut off, or a message of an old format."""
-        if len(records) - pos > _MAGIC_AT and memoryview(records)[pos + _MAGIC_AT] != MAGIC:
-            raise self._unknown_format(memoryview(records)[pos + _MAGIC_AT])
+        if len(records) - pos > MAGIC_AT and memoryview(records)[pos + MAGIC_AT] != MAGIC:
+            raise self._unknown_format(memoryview(records)[pos + MAGIC_AT])
 
     def _check(self, records: Buffer, pos: int, header: BatchHeader) -> None:
         if not crc_matches(records, pos, header):

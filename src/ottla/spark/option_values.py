@@ -76,7 +76,7 @@ def as_json(name: str, text: str, wanted: str, example: str) -> object:
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """` (did you mean X?)`, X in its proper spelling, or nothing when no name is near."""
+    """`; did you mean X?`, X in its proper spelling, or nothing when no name is near."""
     by_lower = {one.lower(): one for one in known}
     near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
     return f"; did you mean {by_lower[near[0]]}?" if near else ""

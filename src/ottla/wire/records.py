@@ -50,17 +50,20 @@ TRANSACTIONAL_BIT: Final = 0x10
 CONTROL_BIT: Final = 0x20
 DELETE_HORIZON_BIT: Final = 0x40
 
+# Where every format of batches and messages has its number.
+MAGIC_AT: Final = 16
+# Of a batch without records, counted as its own field of the length does.
+BATCH_LENGTH_MIN: Final = BATCH_HEADER_BYTES - BATCH_OVERHEAD_BYTES
+
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _BASE_OFFSET: Final = struct.Struct(">q")
 _LEADER_EPOCH: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")
 _LEADER_EPOCH_AT: Final = 12
-_MAGIC_AT: Final = 16
 _CRC_AT: Final = 17
 _CRC_FROM: Final = 21
 _PRODUCER: Final = struct.Struct(">qhi")
 _PRODUCER_AT: Final = 43
-_BATCH_LENGTH_MIN: Final = BATCH_HEADER_BYTES - BATCH_OVERHEAD_BYTES
 _VARINT_BYTES_MAX: Final = 10
 _CODEC_MAX: Final = max(map(int, Compression))
 # Half the price of calling the class.
@@ -152,7 +155,7 @@ def read_header(buf: Buffer, pos: int = 0) -> BatchHeader:
 def crc_matches(buf: Buffer, pos: int, header: BatchHeader) -> bool:
     """False also when the batch is not whole."""
     end = pos + header.size
-    if header.batch_length < _BATCH_LENGTH_MIN or end > len(buf):
+    if header.batch_length < BATCH_LENGTH_MIN or end > len(buf):
         return False
     return crc32c(memoryview(buf)[pos + _CRC_FROM : end]) == header.crc
 
@@ -183,7 +186,7 @@ def check_produced(buf: Buffer) -> BatchHeader:
 
 def _too_short(buf: Buffer) -> CorruptBatch | UnsupportedMessageFormat:
     # Messages of magic 0 and 1 may be shorter than our header; their magic has the same place.
-    if len(buf) > _MAGIC_AT and memoryview(buf)[_MAGIC_AT] < MAGIC:
+    if len(buf) > MAGIC_AT and memoryview(buf)[MAGIC_AT] < MAGIC:
         return UnsupportedMessageFormat("a message older than magic 2")
     return CorruptBatch(f"{len(buf)} bytes are too few for a batch")
 
@@ -220,7 +223,7 @@ def headers_in(buf: Buffer, pos: int = 0) -> Iterator[tuple[int, BatchHeader]]:
     end = len(buf)
     while end - pos >= BATCH_HEADER_BYTES:
         header = BatchHeader._make(_HEADER.unpack_from(buf, pos))
-        if header.magic != MAGIC or header.batch_length < _BATCH_LENGTH_MIN:
+        if header.magic != MAGIC or header.batch_length < BATCH_LENGTH_MIN:
             raise CorruptBatch(
                 f"magic {header.magic}, length {header.batch_length} at position {pos}"
             )
@@ -279,7 +282,7 @@ def encode_batch(
     body = compress(compression, data) if compression else data
     header = BatchHeader(
         base_offset=base_offset,
-        batch_length=_BATCH_LENGTH_MIN + len(body),
+        batch_length=BATCH_LENGTH_MIN + len(body),
         leader_epoch=leader_epoch,
         magic=MAGIC,
         crc=0,
@@ -309,7 +312,7 @@ def recompress(buf: Buffer, compression: Compression, bytes_max: int) -> bytearr
     finally:
         give_back(opened)
     changed = header._replace(
-        batch_length=_BATCH_LENGTH_MIN + len(body),
+        batch_length=BATCH_LENGTH_MIN + len(body),
         attributes=header.attributes & ~COMPRESSION_MASK | compression,
     )
     return seal_batch(changed, body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
@@ -12,7 +13,6 @@ import fastavro
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla.pipelines.bad_records import reason_of
 from ottla.pipelines.model import BadRecords, FileFormat, FileSource, Pipeline, TopicSource
 from ottla.pipelines.problems import BadPipeline
 from ottla.pipelines.sources import Letters, decoded, open_source, opened
@@ -49,10 +49,12 @@ def raw(spark: SparkSession, *values: bytes | None, key: bytes | None = None) ->
 def failure(act: Callable[[], object]) -> str:
     with pytest.raises(Exception, match="USER_RAISED_EXCEPTION") as caught:
         act()
-    line = reason_of(caught.value)
-    assert line is not None
-    assert "\n" not in line
-    return line
+    found = re.search(
+        r"\[USER_RAISED_EXCEPTION\] (.*?) SQLSTATE: P0001", str(caught.value), re.DOTALL
+    )
+    assert found
+    assert "\n" not in found[1]
+    return found[1]
 
 
 def bad_of(frame: DataFrame | None) -> list[tuple[bytes | None, str]]:

@@ -14,13 +14,3 @@ class ConsumerProtocolSubscription(Message, versions="0-3", flexible="none"):
     owned_partitions: list[TopicPartition] = field(Array(TopicPartition), "1+")
     generation_id: int = field(INT32, "2+", default=-1)
     rack_id: str | None = field(STRING, "3+", nullable="3+", default=None)
-
-
-class AssignedTopicPartition(Struct):
-    topic: str = field(STRING)
-    partitions: list[int] = field(Array(INT32))
-
-
-class ConsumerProtocolAssignment(Message, versions="0-3", flexible="none"):
-    assigned_partitions: list[AssignedTopicPartition] = field(Array(AssignedTopicPartition))
-    user_data: bytes | None = field(BYTES, nullable="0+", default=None)
