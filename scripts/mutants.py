@@ -135,13 +135,13 @@ def _replaced_unsynced(skip_file: bool) -> Callable[[Any], Any]:
 
 
 def _same_epochs(_: Any) -> Any:
-    from ottla.coordinators.machine import Decision
+    from ottla.machine import Decision
 
     return lambda self, node_id, after, now, ticket: Decision(replies=[(ticket, None)])
 
 
 def _unwritten_ids(new_producer_id: Any) -> Any:
-    from ottla.coordinators.machine import Decision
+    from ottla.machine import Decision
 
     def mutant(self: Any, now: Any, ticket: Any) -> Any:
         return Decision(replies=new_producer_id(self, now, ticket).replies)

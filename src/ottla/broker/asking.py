@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from ottla.cluster.controller import Controller
-from ottla.coordinators.machine import Decision, Ticket
 from ottla.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
@@ -14,6 +13,7 @@ from ottla.errors import (
     NotCoordinator,
     StorageFailed,
 )
+from ottla.machine import Decision, Ticket
 from ottla.types import Now
 from ottla.wire.schema import Message
 

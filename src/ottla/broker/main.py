@@ -45,13 +45,13 @@ from ottla.cluster.controller import Controller
 from ottla.cluster.directories import RECORDS_PER_BATCH_MAX, Assignment
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.config.listeners import Address
-from ottla.coordinators.machine import Decision, Ticket
 from ottla.errors import CannotStart, OttlaError, StorageFailed
 from ottla.gateway.http import HttpReply, HttpServer, json_reply
 from ottla.gateway.prometheus import CONTENT_TYPE
 from ottla.log.checkpoints import LOG_SIZES, RECOVERY_POINTS, START_OFFSETS, read_offsets
 from ottla.log.handles import Handles
 from ottla.log.log import Log
+from ottla.machine import Decision, Ticket
 from ottla.ports import Disk
 from ottla.quorum.state import FILE_NAME as QUORUM_FILE
 from ottla.quorum.state import QuorumState, decode_state, elect_self, encode_state

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from ottla.cluster.brokers import FIRST, Cursor, Registration
 from ottla.cluster.controller import Controller
-from ottla.coordinators.machine import Decision, Ticket
+from ottla.machine import Decision, Ticket
 from ottla.types import Now
 from ottla.wire.schema import Message
 

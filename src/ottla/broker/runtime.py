@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.broker.partition import Partition
-from ottla.coordinators.machine import Decision, StateMachine, Ticket
 from ottla.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
@@ -27,6 +26,7 @@ from ottla.errors import (
     RequestTimedOut,
     StorageFailed,
 )
+from ottla.machine import Decision, StateMachine, Ticket
 from ottla.ports import Clock
 from ottla.types import Now
 from ottla.wire.codec import MalformedMessage

@@ -15,8 +15,8 @@ from ottla.cluster.configs import BrokerLayers, describe_topic
 from ottla.cluster.framing import decode_record, encode_record
 from ottla.cluster.image import MetadataImage
 from ottla.config import BrokerConfig
-from ottla.coordinators.machine import Decision, Ticket
 from ottla.errors import ErrorCode, OttlaError, TopicExists, code_of
+from ottla.machine import Decision, Ticket
 from ottla.ports import Random
 from ottla.types import Now
 from ottla.wire.messages import alter_configs as legacy

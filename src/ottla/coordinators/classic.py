@@ -23,7 +23,6 @@ from ottla.coordinators.classic_messages import (
 from ottla.coordinators.deadlines import Deadlines
 from ottla.coordinators.group_records import GroupRecord, Record
 from ottla.coordinators.group_states import GroupEvent, GroupState
-from ottla.coordinators.machine import Decision, Ticket
 from ottla.coordinators.settings import (
     NEW_MEMBER_JOIN_TIMEOUT_MS,
     PENDING_MEMBERS_MAX,
@@ -34,6 +33,7 @@ from ottla.coordinators.settings import (
     fits_in_record,
 )
 from ottla.errors import ErrorCode
+from ottla.machine import Decision, Ticket
 from ottla.ports import Random
 from ottla.types import Now
 from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from ottla.coordinators.group_states import NEXT, GroupEvent, GroupState
-from ottla.coordinators.machine import Ticket
 from ottla.errors import ErrorCode
+from ottla.machine import Ticket
 from ottla.wire.codec import MalformedMessage, decode_prefix
 from ottla.wire.messages.consumer_protocol import ConsumerProtocolSubscription
 from ottla.wire.messages.group_records import GroupMetadataValue, MemberMetadata

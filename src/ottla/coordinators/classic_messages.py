@@ -5,8 +5,8 @@ from __future__ import annotations
 from ottla.coordinators.classic_group import ClassicGroup, Protocols
 from ottla.coordinators.group_records import Record
 from ottla.coordinators.group_states import GroupState
-from ottla.coordinators.machine import Decision, Ticket
 from ottla.errors import ErrorCode
+from ottla.machine import Decision, Ticket
 from ottla.wire.messages.join_group import (
     JoinGroupRequest,
     JoinGroupResponse,

@@ -22,10 +22,10 @@ from ottla.coordinators.group_records import (
     encode_record,
 )
 from ottla.coordinators.group_states import GroupEvent, GroupState
-from ottla.coordinators.machine import Decision, Ticket
 from ottla.coordinators.offsets import Exists, OffsetStore, Position
 from ottla.coordinators.settings import Caller, GroupSettings, Timer, TimerKind
 from ottla.errors import ErrorCode
+from ottla.machine import Decision, Ticket
 from ottla.ports import Random
 from ottla.types import Now
 from ottla.wire.messages.delete_groups import DeletableGroupResult

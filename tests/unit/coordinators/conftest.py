@@ -9,9 +9,9 @@ import pytest
 
 from ottla.coordinators.group_records import GroupRecord
 from ottla.coordinators.groups import GroupMachine
-from ottla.coordinators.machine import Decision
 from ottla.coordinators.settings import Caller, GroupSettings
 from ottla.errors import ErrorCode
+from ottla.machine import Decision
 from ottla.types import Now
 from ottla.wire.codec import encode
 from ottla.wire.messages.consumer_protocol import ConsumerProtocolSubscription
