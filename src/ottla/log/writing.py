@@ -174,7 +174,8 @@ def go_back(segments: Sequence[Segment], handles: Handles, mark: Mark) -> list[S
 def remove_traces(unsynced: Unsynced, mark: Mark, created: Sequence[str]) -> None:
     """Blocking: what has reached the disk since the mark is cut off, files created are removed."""
     handles, (active, size, _) = unsynced.handles, mark
-    for path in created:
+    # The last first: a log that has lost its beginning in a crash would begin in the middle.
+    for path in reversed(created):
         handles.disk.remove(path)
         unsynced.names_changed()
     if active.handle.path in created:

@@ -124,6 +124,21 @@ def test_refusal_in_the_middle_of_a_roll_takes_all_of_it_back(
     assert base_offsets(read_all(open_log(disk))) == list(range(45))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_a_power_cut_after_a_refusal_leaves_no_log_that_begins_in_the_middle(
+    disk: MemoryDisk, seed: int
+) -> None:
+    """Of the removed files some may be back: the first ones, as they were made."""
+    log = open_log(disk)
+    for _ in range(80):
+        append(log)
+    _fail_later(disk, "write", 8)
+    with pytest.raises(OSError, match="No space"):
+        log.write()
+    again = open_log(disk.after_crash(Random(seed)), clean=False)
+    assert again.start_offset == 0
+
+
 def _fail_later(disk: MemoryDisk, operation: str, which: int) -> None:
     begin, seen = disk.begin, 0
 
