@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Final
 
 from bench.nodes import data_root
-from ottla.broker.compaction_helper import CompactionHelper
-from ottla.broker.disk import RealDisk
+from ottla.broker.storage.compaction_helper import CompactionHelper
+from ottla.broker.storage.disk import RealDisk
 from ottla.log.compaction import Compaction, CompactionJob, Source
 from ottla.log.segment import LOG, path_of
 from ottla.wire.compression import Compression

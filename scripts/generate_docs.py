@@ -17,10 +17,10 @@ from unittest.mock import MagicMock
 
 import yaml
 
-from ottla.broker.gauges import register_gauges
-from ottla.broker.metrics import Metrics
-from ottla.broker.router import APIS, NEVER_FLEXIBLE, Api
-from ottla.broker.storage_gauges import register_storage_gauges
+from ottla.broker.metrics.counters import Metrics
+from ottla.broker.metrics.gauges import register_gauges
+from ottla.broker.metrics.storage_gauges import register_storage_gauges
+from ottla.broker.network.router import APIS, NEVER_FLEXIBLE, Api
 from ottla.cli.reference import GENERATED, render_commands, render_settings
 from ottla.pipelines.json_schema import schema_text
 from ottla.pipelines.reference import render_pipeline

@@ -95,7 +95,7 @@ def _hasty(topic: str) -> Callable[[ExitStack], None]:
 
         return mutant
 
-    return _replace("ottla.broker.runtime:Runtime._commit", make)
+    return _replace("ottla.broker.control.runtime:Runtime._commit", make)
 
 
 def _acknowledged_when_written(wait_committed: Any) -> Any:
@@ -172,19 +172,21 @@ MUTANTS = (
     Mutant(
         "the flushers do not sync",
         "cut",
-        _replace("ottla.broker.flusher:SyncJob._sync", _unsynced_flush),
+        _replace("ottla.broker.storage.flusher:SyncJob._sync", _unsynced_flush),
     ),
     Mutant("the metadata log answers before its sync", "cut", _hasty("__cluster_metadata")),
     Mutant("group offsets are answered before their sync", "cut", _hasty("__consumer_offsets")),
     Mutant(
         "acks=all answers when the batch is written",
         "cut",
-        _replace("ottla.broker.partition:Partition.wait_committed", _acknowledged_when_written),
+        _replace(
+            "ottla.broker.storage.partition:Partition.wait_committed", _acknowledged_when_written
+        ),
     ),
     Mutant(
         "consumers read what is written and not synced",
         "cut",
-        _replace("ottla.broker.partition:Partition._wrote", _read_when_written),
+        _replace("ottla.broker.storage.partition:Partition._wrote", _read_when_written),
     ),
     Mutant("quorum-state is never written (votes)", "cut", _never_written("quorum-state")),
     Mutant(
@@ -230,12 +232,12 @@ MUTANTS = (
     Mutant(
         "two directories of one name keep the broker from starting",
         "cut",
-        _replace("ottla.broker.finding:stranger_of", _no_way_out),
+        _replace("ottla.broker.storage.finding:stranger_of", _no_way_out),
     ),
     Mutant(
         "a topic's id whose sync failed is not written again",
         "failed-syncs",
-        _replace("ottla.broker.partition_files:Home.doubt", _nothing),
+        _replace("ottla.broker.storage.partition_files:Home.doubt", _nothing),
     ),
     Mutant(
         "syncfs does nothing",

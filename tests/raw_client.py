@@ -9,7 +9,7 @@ import struct
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.broker.router import APIS
+from ottla.broker.network.router import APIS
 from ottla.wire.codec import decode, encode
 from ottla.wire.schema import Message
 

@@ -14,7 +14,7 @@ import pytest
 from clientkit.catalog import able
 from clientkit.driver import Driver
 
-from ottla.broker import waiting
+from ottla.broker.network import waiting
 from scenarios.held_syncs import HeldSyncs
 from scenarios.in_process import BrokerInside
 

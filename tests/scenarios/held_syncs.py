@@ -5,8 +5,8 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from ottla.broker.partition import Partition
-from ottla.broker.waiting import EndWaiters
+from ottla.broker.network.waiting import EndWaiters
+from ottla.broker.storage.partition import Partition
 from scenarios.in_process import BrokerInside
 from scenarios.polling import until
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.broker.disk import RealDisk
 from ottla.broker.main import Broker, ReadyInfo
+from ottla.broker.storage.disk import RealDisk
 from ottla.config import BrokerConfig
 from ottla.testing.disks import FaultyDisk
 from ottla.testing.topics import create_topic

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ottla.broker.router import APIS, ApiKey
+from ottla.broker.network.router import APIS, ApiKey
 from ottla.errors import ErrorCode
 from ottla.testing import Broker
 from ottla.wire.codec import encode

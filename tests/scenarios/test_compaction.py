@@ -20,7 +20,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from ottla.broker.compaction_helper import CompactionHelper
+from ottla.broker.storage.compaction_helper import CompactionHelper
 from ottla.testing import Broker
 from scenarios.in_process import BrokerInside
 from scenarios.polling import DEADLINE_S, until

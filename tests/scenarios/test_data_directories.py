@@ -327,7 +327,7 @@ def test_a_topic_in_a_failed_directory_can_be_deleted_and_made_again(tmp_path: P
 def test_when_the_last_directory_fails_the_broker_says_so_and_ends(tmp_path: Path) -> None:
     script = f"""
 import sys, threading
-from ottla.broker.disk import RealDisk
+from ottla.broker.storage.disk import RealDisk
 from ottla.broker.process import run
 from ottla.cli.failures import CommandFailed
 from ottla.config import BrokerConfig

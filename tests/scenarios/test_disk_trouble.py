@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker import partitions
+from ottla.broker.storage import partitions
 from ottla.errors import ErrorCode
 from ottla.log.producer_state import Producer
 from ottla.testing import Broker

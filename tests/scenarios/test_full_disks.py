@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.disk import RealDisk
+from ottla.broker.storage.disk import RealDisk
 from ottla.errors import CannotStart, ErrorCode
 from ottla.log.reserve import FILE_NAME as RESERVE
 from ottla.ports import File

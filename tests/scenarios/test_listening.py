@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from ottla.broker.doors import Door
+from ottla.broker.network.doors import Door
 from ottla.config import BrokerConfig
 from ottla.config.listeners import Address
 from ottla.errors import CannotStart

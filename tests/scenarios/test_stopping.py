@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker import closing
+from ottla.broker.storage import closing
 from ottla.log.short_logs import FILE_NAME
 from raw_client import RawClient
 from records_kit import batch, fetch, list_offset, produce, produce_request, values_in

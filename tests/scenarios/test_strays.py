@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker import finding
+from ottla.broker.storage import finding
 from ottla.cli.main import main
 from raw_client import RawClient
 from records_kit import batch, fetch, list_offset, produce, values_in

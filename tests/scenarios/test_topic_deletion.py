@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker import departures
+from ottla.broker.storage import departures
 from ottla.errors import ErrorCode
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest
 from raw_client import RawClient

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker import waiting
+from ottla.broker.network import waiting
 from ottla.errors import ErrorCode
 from ottla.wire.messages.delete_records import (
     DeleteRecordsPartition,

@@ -8,7 +8,7 @@ import re
 import struct
 from typing import Any
 
-from ottla.broker.router import APIS
+from ottla.broker.network.router import APIS
 from ottla.testing.disks import MemoryDisk
 from ottla.wire.codec import decode, encode
 from ottla.wire.schema import Message

@@ -9,6 +9,7 @@ import logging
 import threading
 from collections.abc import Coroutine, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from types import ModuleType
 from typing import Any
 
 from ottla.broker.main import Broker
@@ -22,11 +23,11 @@ from sim.caller import Gone
 POWERLESS = (PowerLoss, Gone, OSError, OttlaError)
 # The broker's chores come round in seconds; a life here is over in a fraction of one.
 HASTE = {
-    "ottla.broker.snapshots": {"PAUSE_S": 0.01, "PAUSE_AFTER_FAILURE_S": 0.02},
-    "ottla.broker.recovery_points": {"PAUSE_S": 0.01},
-    "ottla.broker.partitions": {"PROBE_PAUSE_S": 0.02},
-    "ottla.broker.runtime": {"LOAD_PAUSE_S": 0.02},
-    "ottla.broker.departures": {"RETRY_PAUSE_S": 0.05},
+    "ottla.broker.control.snapshots": {"PAUSE_S": 0.01, "PAUSE_AFTER_FAILURE_S": 0.02},
+    "ottla.broker.storage.recovery_points": {"PAUSE_S": 0.01},
+    "ottla.broker.storage.partitions": {"PROBE_PAUSE_S": 0.02},
+    "ottla.broker.control.runtime": {"LOAD_PAUSE_S": 0.02},
+    "ottla.broker.storage.departures": {"RETRY_PAUSE_S": 0.05},
 }
 
 
@@ -37,7 +38,7 @@ def in_haste() -> Iterator[None]:
     logging.disable(logging.ERROR)
     before: list[tuple[Any, str, object]] = []
     for name, pauses in HASTE.items():
-        module = importlib.import_module(name)
+        module = _imported(name)
         for constant, value in pauses.items():
             if hasattr(module, constant):
                 before.append((module, constant, getattr(module, constant)))
@@ -48,6 +49,15 @@ def in_haste() -> Iterator[None]:
         for module, constant, value in before:
             setattr(module, constant, value)
         logging.disable(logging.NOTSET)
+
+
+def _imported(name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError:
+        # A broker of earlier days (`scripts/mutants.py --at`), whose modules were all in one room.
+        package, _, rest = name.rpartition("broker.")
+        return importlib.import_module(f"{package}broker.{rest.rpartition('.')[2]}")
 
 
 @contextmanager

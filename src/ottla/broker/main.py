@@ -15,31 +15,31 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from ottla.broker import logs
 from ottla.broker.chores import Chores
 from ottla.broker.clock import SystemClock, SystemEntropy
-from ottla.broker.compaction import CompactionChore
-from ottla.broker.connection import Limits, Listener, Outbox
-from ottla.broker.disk import RealDisk
-from ottla.broker.doors import Door
-from ottla.broker.fetch_sessions import FetchSessions
-from ottla.broker.flusher import STALLED_BYTES_MAX, Flusher
-from ottla.broker.gauges import register_gauges
-from ottla.broker.groups import GroupService
-from ottla.broker.metadata import BrokerConfigChanged, Change, MetadataCache
-from ottla.broker.metrics import LoopDelayProbe, Metrics
-from ottla.broker.opening import Opening
-from ottla.broker.partition import Partition
-from ottla.broker.partition_files import Home
-from ottla.broker.partitions import Partitions, log_config
-from ottla.broker.recovery_points import RecoveryPointsChore
-from ottla.broker.registration import register
-from ottla.broker.retention import RetentionChore, Shortener
-from ottla.broker.router import APIS, Router
-from ottla.broker.runtime import Runtime
-from ottla.broker.scrubbing import ScrubChore
+from ottla.broker.control.groups import GroupService
+from ottla.broker.control.metadata import BrokerConfigChanged, Change, MetadataCache
+from ottla.broker.control.registration import register
+from ottla.broker.control.runtime import Runtime
+from ottla.broker.control.snapshots import MetadataSnapshots, open_behind
+from ottla.broker.metrics.counters import LoopDelayProbe, Metrics
+from ottla.broker.metrics.gauges import register_gauges
+from ottla.broker.metrics.storage_gauges import Storage, register_storage_gauges
+from ottla.broker.network.connection import Limits, Listener, Outbox
+from ottla.broker.network.doors import Door
+from ottla.broker.network.fetch_sessions import FetchSessions
+from ottla.broker.network.router import APIS, Router
+from ottla.broker.network.waiting import Deadlines, Parking
 from ottla.broker.services import Services
-from ottla.broker.snapshots import MetadataSnapshots, open_behind
-from ottla.broker.storage_gauges import Storage, register_storage_gauges
-from ottla.broker.stores import METADATA_PARTITION, Store, is_no_room, open_stores
-from ottla.broker.waiting import Deadlines, Parking
+from ottla.broker.storage.compaction import CompactionChore
+from ottla.broker.storage.disk import RealDisk
+from ottla.broker.storage.flusher import STALLED_BYTES_MAX, Flusher
+from ottla.broker.storage.opening import Opening
+from ottla.broker.storage.partition import Partition
+from ottla.broker.storage.partition_files import Home
+from ottla.broker.storage.partitions import Partitions, log_config
+from ottla.broker.storage.recovery_points import RecoveryPointsChore
+from ottla.broker.storage.retention import RetentionChore, Shortener
+from ottla.broker.storage.scrubbing import ScrubChore
+from ottla.broker.storage.stores import METADATA_PARTITION, Store, is_no_room, open_stores
 from ottla.cluster.brokers import Registration
 from ottla.cluster.controller import Controller
 from ottla.cluster.directories import RECORDS_PER_BATCH_MAX, Assignment

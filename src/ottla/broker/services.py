@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from ottla.broker.fetch_sessions import FetchSessions
-    from ottla.broker.groups import GroupService
-    from ottla.broker.metadata import MetadataCache
-    from ottla.broker.metrics import Metrics
-    from ottla.broker.opening import Opening
-    from ottla.broker.partitions import Partitions
-    from ottla.broker.retention import Shortener
-    from ottla.broker.runtime import Runtime
-    from ottla.broker.waiting import Deadlines, Parking
+    from ottla.broker.control.groups import GroupService
+    from ottla.broker.control.metadata import MetadataCache
+    from ottla.broker.control.runtime import Runtime
+    from ottla.broker.metrics.counters import Metrics
+    from ottla.broker.network.fetch_sessions import FetchSessions
+    from ottla.broker.network.waiting import Deadlines, Parking
+    from ottla.broker.storage.opening import Opening
+    from ottla.broker.storage.partitions import Partitions
+    from ottla.broker.storage.retention import Shortener
     from ottla.cluster.controller import Controller
     from ottla.config import BrokerConfig
     from ottla.ports import Clock, Disk, Random

@@ -8,17 +8,17 @@ from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
 
-from ottla.broker.metadata import MetadataCache
-from ottla.broker.metrics import TopicMetrics
-from ottla.broker.partition import Partition
-from ottla.broker.partition_files import Home
-from ottla.broker.registration import register
-from ottla.broker.retention import Shortener
-from ottla.broker.runtime import Runtime
-from ottla.broker.snapshots import (
+from ottla.broker.control.metadata import MetadataCache
+from ottla.broker.control.registration import register
+from ottla.broker.control.runtime import Runtime
+from ottla.broker.control.snapshots import (
     MetadataSnapshots,
     open_behind,
 )
+from ottla.broker.metrics.counters import TopicMetrics
+from ottla.broker.storage.partition import Partition
+from ottla.broker.storage.partition_files import Home
+from ottla.broker.storage.retention import Shortener
 from ottla.cluster.brokers import Registration
 from ottla.cluster.controller import Controller
 from ottla.cluster.image import MetadataImage

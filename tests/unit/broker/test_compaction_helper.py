@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker import compaction_pipe as pipe
-from ottla.broker.compaction_helper import CompactionFailed, CompactionHelper, HelperLost
+from ottla.broker.storage import compaction_pipe as pipe
+from ottla.broker.storage.compaction_helper import CompactionFailed, CompactionHelper, HelperLost
 from ottla.log.compaction import CompactionJob, Source
 from ottla.log.compaction_output import CleanedSegment
 from ottla.wire.records import Record, encode_batch

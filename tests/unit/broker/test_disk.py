@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker import disk as disks
-from ottla.broker.disk import (
+from ottla.broker.storage import disk as disks
+from ottla.broker.storage.disk import (
     IOV_MAX,
     SYNCFS_FILES_MIN,
     RealDisk,

@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.connection import Outbox
-from ottla.broker.flusher import TICKETS_SINGLY_MAX, Flusher
-from ottla.broker.metrics import TopicMetrics
-from ottla.broker.partition import Partition
-from ottla.broker.partition_files import Home
-from ottla.broker.waiting import Deadlines, PendingProduce
+from ottla.broker.metrics.counters import TopicMetrics
+from ottla.broker.network.connection import Outbox
+from ottla.broker.network.waiting import Deadlines, PendingProduce
+from ottla.broker.storage.flusher import TICKETS_SINGLY_MAX, Flusher
+from ottla.broker.storage.partition import Partition
+from ottla.broker.storage.partition_files import Home
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import ErrorCode, StorageFailed, UnknownTopicOrPartition
 from ottla.log.directory import DataDirectory

@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from ottla.broker.groups import GroupService, group_code_of, java_hash, when_decided
-from ottla.broker.waiting import Deferred
+from ottla.broker.control.groups import GroupService, group_code_of, java_hash, when_decided
+from ottla.broker.network.waiting import Deferred
 from ottla.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,

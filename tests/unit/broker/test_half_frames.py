@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.connection import (
+from ottla.broker.metrics.counters import Metrics
+from ottla.broker.network.connection import (
     FRAME_FIRST_BYTES,
     FRAME_SILENCE_FULL_S_MAX,
     Connection,
@@ -18,7 +19,6 @@ from ottla.broker.connection import (
     Listener,
     Outbox,
 )
-from ottla.broker.metrics import Metrics
 from ottla.config import BrokerConfig
 from ottla.wire.one_batch import PRODUCE_KEY
 

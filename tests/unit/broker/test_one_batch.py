@@ -14,15 +14,15 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ottla.broker.connection import Connection, Limits, Listener, Outbox
-from ottla.broker.flusher import Flusher
-from ottla.broker.metrics import Metrics
-from ottla.broker.opening import Opened, Opening
-from ottla.broker.partition import Partition
-from ottla.broker.partition_files import Home
-from ottla.broker.router import ApiKey, Router
+from ottla.broker.metrics.counters import Metrics
+from ottla.broker.network.connection import Connection, Limits, Listener, Outbox
+from ottla.broker.network.router import ApiKey, Router
+from ottla.broker.network.waiting import Deadlines
 from ottla.broker.services import Services
-from ottla.broker.waiting import Deadlines
+from ottla.broker.storage.flusher import Flusher
+from ottla.broker.storage.opening import Opened, Opening
+from ottla.broker.storage.partition import Partition
+from ottla.broker.storage.partition_files import Home
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log, LogConfig

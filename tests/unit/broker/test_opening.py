@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.opening import Opening
-from ottla.broker.router import ApiKey
+from ottla.broker.network.router import ApiKey
+from ottla.broker.storage.opening import Opening
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import ErrorCode
 from ottla.wire.codec import decode

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.recovery_points import RecoveryPointsChore
+from ottla.broker.storage.recovery_points import RecoveryPointsChore
 
 
 def _store(syncs: int) -> Any:

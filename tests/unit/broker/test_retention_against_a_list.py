@@ -17,12 +17,12 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ottla.broker import retention
-from ottla.broker.metrics import TopicMetrics
-from ottla.broker.partition import Partition
-from ottla.broker.partition_files import Home
-from ottla.broker.partitions import log_config
-from ottla.broker.retention import RetentionChore, Shortener
+from ottla.broker.metrics.counters import TopicMetrics
+from ottla.broker.storage import retention
+from ottla.broker.storage.partition import Partition
+from ottla.broker.storage.partition_files import Home
+from ottla.broker.storage.partitions import log_config
+from ottla.broker.storage.retention import RetentionChore, Shortener
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.log.checkpoints import RECOVERY_POINTS, START_OFFSETS, read_offsets, write_offsets
 from ottla.log.directory import DataDirectory

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.scrubbing import ScrubChore
+from ottla.broker.storage.scrubbing import ScrubChore
 from ottla.config import BrokerConfig
 from ottla.errors import StorageFailed
 from ottla.log.corruption import NOTE, Corruption

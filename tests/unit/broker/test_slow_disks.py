@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from ottla.broker import flusher as flushers
-from ottla.broker.connection import Outbox
-from ottla.broker.flusher import Flusher
-from ottla.broker.metrics import TopicMetrics
-from ottla.broker.partition import Partition
-from ottla.broker.partition_files import Home
+from ottla.broker.metrics.counters import TopicMetrics
+from ottla.broker.network.connection import Outbox
+from ottla.broker.storage import flusher as flushers
+from ottla.broker.storage.flusher import Flusher
+from ottla.broker.storage.partition import Partition
+from ottla.broker.storage.partition_files import Home
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import StorageFailed, UnknownTopicOrPartition
 from ottla.log.corruption import Corruption

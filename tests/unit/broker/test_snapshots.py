@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.runtime import UNREADABLE_NAMED_MAX
-from ottla.broker.snapshots import (
+from ottla.broker.control.runtime import UNREADABLE_NAMED_MAX
+from ottla.broker.control.snapshots import (
     REPLAYED_BYTES_MIN,
     Growth,
     Kept,
@@ -248,7 +248,7 @@ def fold_of(chunks: list[list[tuple[Any, int, int]]], end_offset: int) -> Metada
 
 def test_twenty_starts_do_not_make_the_next_one_longer(monkeypatch):
     """Each start writes a record for every partition: 4 kB here, and a snapshot has 8 kB."""
-    monkeypatch.setattr("ottla.broker.snapshots.REPLAYED_BYTES_MIN", 5_000)
+    monkeypatch.setattr("ottla.broker.control.snapshots.REPLAYED_BYTES_MIN", 5_000)
 
     async def story():
         disk, sizes, replayed = new_disk(), [], []

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-from ottla.broker.metrics import Metrics
-from ottla.broker.storage_gauges import Storage, register_storage_gauges
+from ottla.broker.metrics.counters import Metrics
+from ottla.broker.metrics.storage_gauges import Storage, register_storage_gauges
 from ottla.types import TopicPartition
 from records_kit import NOW_MS, batch
 from unit.broker.test_group_commit import Waiter, a_house

@@ -9,9 +9,9 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.broker.finding import stranger_of
-from ottla.broker.partition import Partition
-from ottla.broker.stores import Placement, Store, is_broken
+from ottla.broker.storage.finding import stranger_of
+from ottla.broker.storage.partition import Partition
+from ottla.broker.storage.stores import Placement, Store, is_broken
 from ottla.errors import CannotStart
 from ottla.log.directory import DataDirectory
 from ottla.log.reserve import Reserve

@@ -13,14 +13,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.broker.connection import Outbox
-from ottla.broker.flusher import Flusher
 from ottla.broker.handlers import fetch
-from ottla.broker.metrics import TopicMetrics
-from ottla.broker.partition import Partition
-from ottla.broker.partition_files import Home
-from ottla.broker.services import RequestContext, Services
-from ottla.broker.waiting import (
+from ottla.broker.metrics.counters import TopicMetrics
+from ottla.broker.network.connection import Outbox
+from ottla.broker.network.waiting import (
     DEADLINE_STEP_S,
     TIMER_EARLY_S_MAX,
     Deadlines,
@@ -31,6 +27,10 @@ from ottla.broker.waiting import (
     SharedReads,
     settle_ends,
 )
+from ottla.broker.services import RequestContext, Services
+from ottla.broker.storage.flusher import Flusher
+from ottla.broker.storage.partition import Partition
+from ottla.broker.storage.partition_files import Home
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import ErrorCode, UnknownTopicOrPartition
 from ottla.log.directory import DataDirectory

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.metadata import MetadataCache
+from ottla.broker.control.metadata import MetadataCache
 from ottla.cluster.brokers import FIRST, Registration
 from ottla.cluster.controller import Controller
 from ottla.cluster.image import MetadataImage

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.broker.metadata import (
+from ottla.broker.control.metadata import (
     BrokerConfigChanged,
     BrokersChanged,
     LeaderChanged,

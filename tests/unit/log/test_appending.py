@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.broker.disk import RealDisk
+from ottla.broker.storage.disk import RealDisk
 from ottla.log.log import LogConfig
 from ottla.testing.disks import MemoryDisk
 from ottla.wire.records import read_header, stamp_append_time

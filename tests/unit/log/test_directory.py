@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from ottla.broker.disk import RealDisk
+from ottla.broker.storage.disk import RealDisk
 from ottla.errors import StorageFailed
 from ottla.log.checkpoints import RECOVERY_POINTS, read_offsets, write_offsets
 from ottla.log.directory import (
@@ -37,7 +37,7 @@ def test_directory_that_another_process_holds_is_refused(tmp_path: Path) -> None
     data.hold()
     script = (
         "import sys\n"
-        "from ottla.broker.disk import RealDisk\n"
+        "from ottla.broker.storage.disk import RealDisk\n"
         "from ottla.log.directory import DataDirectory\n"
         "DataDirectory(RealDisk(), sys.argv[1]).hold()\n"
     )

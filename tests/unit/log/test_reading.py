@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from ottla.broker.disk import RealDisk
+from ottla.broker.storage.disk import RealDisk
 from ottla.errors import OffsetOutOfRange, StorageFailed
 from ottla.log.handles import Handles
 from ottla.log.log import Log, LogConfig, LogPosition

@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from ottla.broker.disk import RealDisk
+from ottla.broker.storage.disk import RealDisk
 from ottla.log.handles import Handles
 from ottla.log.log import Log, LogConfig
 from ottla.wire.records import headers_in

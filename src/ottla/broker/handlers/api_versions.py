@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ottla.broker.router import APIS, ApiKey
+from ottla.broker.network.router import APIS, ApiKey
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.features import SUPPORTED
 from ottla.errors import InvalidRequest, UnsupportedVersion, code_of

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.broker.groups import Shard, group_code_of
+from ottla.broker.control.groups import Shard, group_code_of
 from ottla.broker.services import RequestContext, Services
 from ottla.errors import OttlaError
 from ottla.wire.messages.delete_groups import (

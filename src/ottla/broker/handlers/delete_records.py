@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ottla.broker.partition import Partition
+from ottla.broker.network.waiting import settle_ends
 from ottla.broker.services import RequestContext, Services
-from ottla.broker.waiting import settle_ends
+from ottla.broker.storage.partition import Partition
 from ottla.errors import InvalidTopicName, OttlaError, PolicyViolation, code_of
 from ottla.types import INTERNAL_TOPICS
 from ottla.wire.messages.delete_records import (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla.broker.operations import ALL_CLUSTER_OPERATIONS, NOT_ASKED
+from ottla.broker.network.operations import ALL_CLUSTER_OPERATIONS, NOT_ASKED
 from ottla.broker.services import RequestContext, Services
 from ottla.errors import ErrorCode, code_of
 from ottla.types import NO_NODE

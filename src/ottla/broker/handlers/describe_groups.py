@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.broker.groups import Shard, group_code_of
-from ottla.broker.operations import ALL_GROUP_OPERATIONS
+from ottla.broker.control.groups import Shard, group_code_of
+from ottla.broker.network.operations import ALL_GROUP_OPERATIONS
 from ottla.broker.services import RequestContext, Services
 from ottla.errors import OttlaError
 from ottla.wire.messages.describe_groups import (

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Mapping
 from typing import Final
 
 from ottla.broker.services import RequestContext, Services
-from ottla.broker.stores import Store
+from ottla.broker.storage.stores import Store
 from ottla.errors import ErrorCode, code_of
 from ottla.wire.messages.describe_log_dirs import (
     DescribeLogDirsPartition,

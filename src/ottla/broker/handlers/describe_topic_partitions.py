@@ -5,9 +5,9 @@ Eligible leader replicas are not kept yet, so those lists are empty.
 
 from __future__ import annotations
 
+from ottla.broker.control.metadata import MetadataCache
 from ottla.broker.handlers.metadata import offline_replicas
-from ottla.broker.metadata import MetadataCache
-from ottla.broker.operations import ALL_TOPIC_OPERATIONS
+from ottla.broker.network.operations import ALL_TOPIC_OPERATIONS
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.image import PartitionImage, TopicImage
 from ottla.cluster.names import check_topic_name

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from ottla.broker.fetch_sessions import (
+from ottla.broker.network.fetch_sessions import (
     FINAL_EPOCH,
     FULL_EPOCH,
     NO_SESSION,
@@ -18,9 +18,9 @@ from ottla.broker.fetch_sessions import (
     PartitionKey,
     TopicKey,
 )
-from ottla.broker.partition import Partition
+from ottla.broker.network.waiting import Deferred, ParkedFetch, SharedReads
 from ottla.broker.services import RequestContext, Services
-from ottla.broker.waiting import Deferred, ParkedFetch, SharedReads
+from ottla.broker.storage.partition import Partition
 from ottla.errors import (
     FetchSessionTopicIdError,
     InvalidRequest,

@@ -12,7 +12,7 @@ from collections.abc import Awaitable
 from enum import IntEnum
 from typing import Final
 
-from ottla.broker.groups import group_code_of
+from ottla.broker.control.groups import group_code_of
 from ottla.broker.services import RequestContext, Services
 from ottla.cluster.image import Endpoint
 from ottla.errors import (

@@ -5,9 +5,9 @@ A group that is still being read takes every heartbeat for good: its members kee
 
 from __future__ import annotations
 
-from ottla.broker.groups import group_code_of, when_decided
+from ottla.broker.control.groups import group_code_of, when_decided
+from ottla.broker.network.waiting import Deferred
 from ottla.broker.services import RequestContext, Services
-from ottla.broker.waiting import Deferred
 from ottla.errors import CoordinatorLoading, InvalidGroupId
 from ottla.wire.messages.heartbeat import HeartbeatRequest, HeartbeatResponse
 

@@ -6,9 +6,9 @@ meantime. A client's reason goes to the log at level debug.
 
 from __future__ import annotations
 
-from ottla.broker.groups import caller_of, group_code_of, when_decided
+from ottla.broker.control.groups import caller_of, group_code_of, when_decided
+from ottla.broker.network.waiting import Deferred
 from ottla.broker.services import RequestContext, Services
-from ottla.broker.waiting import Deferred
 from ottla.errors import InvalidGroupId
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 

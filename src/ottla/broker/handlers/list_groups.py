@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.broker.groups import group_code_of
+from ottla.broker.control.groups import group_code_of
 from ottla.broker.services import RequestContext, Services
 from ottla.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final, TypeAlias
 
-from ottla.broker.partition import Partition
+from ottla.broker.network.waiting import settle_ends
 from ottla.broker.services import RequestContext, Services
-from ottla.broker.waiting import settle_ends
+from ottla.broker.storage.partition import Partition
 from ottla.errors import OttlaError, code_of
 from ottla.wire.messages.list_offsets import (
     ListOffsetsPartition,

@@ -5,9 +5,9 @@ Each partition succeeds or fails by itself. Left out: member epochs of the KIP-8
 
 from __future__ import annotations
 
-from ottla.broker.groups import group_code_of, when_decided
+from ottla.broker.control.groups import group_code_of, when_decided
+from ottla.broker.network.waiting import Deferred
 from ottla.broker.services import RequestContext, Services
-from ottla.broker.waiting import Deferred
 from ottla.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ottla.broker.groups import group_code_of, when_decided
+from ottla.broker.control.groups import group_code_of, when_decided
+from ottla.broker.network.waiting import Deferred
 from ottla.broker.services import RequestContext, Services
-from ottla.broker.waiting import Deferred
 from ottla.errors import InvalidGroupId
 from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from ottla.broker.groups import group_code_of
+from ottla.broker.control.groups import group_code_of
 from ottla.broker.services import RequestContext, Services
 from ottla.errors import ErrorCode, OttlaError
 from ottla.types import NO_OFFSET

@@ -14,12 +14,12 @@ from collections.abc import Awaitable, Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import Final, TypeAlias
 
-from ottla.broker.opening import Opened
-from ottla.broker.partition import Partition
+from ottla.broker.control.topic_creation import ensure_topic
+from ottla.broker.network.waiting import Deferred, PendingProduce
+from ottla.broker.network.waiting import refuse as refuse_answer
 from ottla.broker.services import RequestContext, Services
-from ottla.broker.topic_creation import ensure_topic
-from ottla.broker.waiting import Deferred, PendingProduce
-from ottla.broker.waiting import refuse as refuse_answer
+from ottla.broker.storage.opening import Opened
+from ottla.broker.storage.partition import Partition
 from ottla.errors import (
     InvalidRecord,
     InvalidRequest,

@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.threads import wait_out
+from ottla.broker.storage.threads import wait_out
 from ottla.config import BrokerConfig
 from ottla.log.corruption import Corruption, Examined, examine, leave_note
 from ottla.log.handles import Handles
@@ -17,8 +17,8 @@ from ottla.log.scrub import Stretch, is_still_there, slice_of, stretch_from
 from ottla.ports import Clock, Disk
 
 if TYPE_CHECKING:
-    from ottla.broker.partition import Partition
-    from ottla.broker.stores import StoresOf
+    from ottla.broker.storage.partition import Partition
+    from ottla.broker.storage.stores import StoresOf
 
 logger = logging.getLogger(__name__)
 

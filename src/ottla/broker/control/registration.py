@@ -12,7 +12,7 @@ from ottla.types import Now
 from ottla.wire.schema import Message
 
 if TYPE_CHECKING:
-    from ottla.broker.runtime import Runtime
+    from ottla.broker.control.runtime import Runtime
 
 
 async def register(controller: Runtime[Controller], registration: Registration) -> int:

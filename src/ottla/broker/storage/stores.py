@@ -26,8 +26,8 @@ from ottla.ports import Disk, Random
 from ottla.types import METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.flusher import Flusher
-    from ottla.broker.partition import Partition
+    from ottla.broker.storage.flusher import Flusher
+    from ottla.broker.storage.partition import Partition
 
 logger = logging.getLogger(__name__)
 

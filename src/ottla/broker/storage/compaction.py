@@ -13,8 +13,8 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from ottla.broker.compaction_helper import CompactionFailed, CompactionHelper, HelperLost
-from ottla.broker.threads import wait_out
+from ottla.broker.storage.compaction_helper import CompactionFailed, CompactionHelper, HelperLost
+from ottla.broker.storage.threads import wait_out
 from ottla.errors import OttlaError
 from ottla.log.checkpoints import read_offsets, write_offsets
 from ottla.log.compaction import CompactionJob, Source
@@ -26,8 +26,8 @@ from ottla.types import TopicPartition
 from ottla.wire.records import BATCH_HEADER_BYTES, read_header
 
 if TYPE_CHECKING:
-    from ottla.broker.partition import Partition
-    from ottla.broker.stores import Store, StoresOf
+    from ottla.broker.storage.partition import Partition
+    from ottla.broker.storage.stores import Store, StoresOf
     from ottla.config import BrokerConfig
     from ottla.log.handles import Handles
     from ottla.log.log import Log

@@ -12,16 +12,16 @@ from collections.abc import Awaitable, Callable
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
-from ottla.broker.metrics import ApiMetrics
+from ottla.broker.metrics.counters import ApiMetrics
+from ottla.broker.network.waiting import Deferred
 from ottla.broker.services import RequestContext, Services
-from ottla.broker.waiting import Deferred
 from ottla.errors import OttlaError
 from ottla.wire.codec import MalformedMessage, decode_prefix
 from ottla.wire.framing import RequestHead, read_head
 from ottla.wire.schema import Message
 
 if TYPE_CHECKING:
-    from ottla.broker.one_batch import OneBatchProduces
+    from ottla.broker.network.one_batch import OneBatchProduces
 
 logger = logging.getLogger(__name__)
 
@@ -233,7 +233,7 @@ class Router:
         return route
 
     def _load_one_batch(self, route: Route) -> None:
-        from ottla.broker.one_batch import OneBatchProduces
+        from ottla.broker.network.one_batch import OneBatchProduces
 
         def refuse_unforeseen(error: Exception) -> None:
             self.refusal(route, route.request(), error)

@@ -16,7 +16,7 @@ from ottla.wire.messages.produce import (
 from ottla.wire.schema import Buffer
 
 if TYPE_CHECKING:
-    from ottla.broker.partition import Partition
+    from ottla.broker.storage.partition import Partition
 
 logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
-from ottla.broker.partition import Partition
+from ottla.broker.storage.partition import Partition
 from ottla.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
-from ottla.broker.connection import Listener
-from ottla.broker.metrics import Metrics
+from ottla.broker.metrics.counters import Metrics
+from ottla.broker.network.connection import Listener
 from ottla.broker.services import Services
 from ottla.types import METADATA_TOPIC, OFFSETS_TOPIC
 

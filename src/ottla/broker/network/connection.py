@@ -19,16 +19,16 @@ from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from ottla.broker.exchange import Exchange, RoutedExchange
-from ottla.broker.router import CloseConnection, Later, Reply, Router
-from ottla.broker.waiting import Deferred
+from ottla.broker.network.exchange import Exchange, RoutedExchange
+from ottla.broker.network.router import CloseConnection, Later, Reply, Router
+from ottla.broker.network.waiting import Deferred
 from ottla.config.listeners import Address
 from ottla.wire.codec import NotEncodable
 from ottla.wire.one_batch import PRODUCE_KEY, ProduceShape
 from ottla.wire.schema import Buffer, Message
 
 if TYPE_CHECKING:
-    from ottla.broker.metrics import Metrics
+    from ottla.broker.metrics.counters import Metrics
     from ottla.config import BrokerConfig
 
 logger = logging.getLogger(__name__)

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 from contextlib import suppress
 from typing import Final
 
-from ottla.broker import compaction_pipe as pipe
+from ottla.broker.storage import compaction_pipe as pipe
 from ottla.errors import OttlaError, StorageFailed
 from ottla.log.compaction import CompactionJob
 from ottla.log.compaction_output import CleanedSegment
@@ -44,7 +44,7 @@ class CompactionHelper:
                 sys.executable,
                 "-P",
                 "-m",
-                "ottla.broker.compaction_worker",
+                "ottla.broker.storage.compaction_worker",
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
             )

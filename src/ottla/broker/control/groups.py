@@ -7,10 +7,10 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from ottla.broker.metadata import Change, PartitionsAdded, TopicCreated, TopicDeleted
-from ottla.broker.runtime import Runtime
-from ottla.broker.topic_creation import ensure_topic
-from ottla.broker.waiting import Deferred
+from ottla.broker.control.metadata import Change, PartitionsAdded, TopicCreated, TopicDeleted
+from ottla.broker.control.runtime import Runtime
+from ottla.broker.control.topic_creation import ensure_topic
+from ottla.broker.network.waiting import Deferred
 from ottla.coordinators.groups import GroupMachine
 from ottla.coordinators.offsets import Position
 from ottla.coordinators.settings import Caller, GroupSettings

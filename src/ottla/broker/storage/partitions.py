@@ -8,11 +8,7 @@ from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Se
 from functools import partial
 from typing import Final, TypeVar
 
-from ottla.broker.closing import Closing
-from ottla.broker.departures import Departures
-from ottla.broker.finding import Finder
-from ottla.broker.flusher import STOP_S_MAX
-from ottla.broker.metadata import (
+from ottla.broker.control.metadata import (
     Change,
     LeaderChanged,
     MetadataCache,
@@ -21,10 +17,14 @@ from ottla.broker.metadata import (
     TopicCreated,
     TopicDeleted,
 )
-from ottla.broker.metrics import Metrics
-from ottla.broker.partition import Partition
-from ottla.broker.partition_files import Home
-from ottla.broker.stores import Placement, Store, Stores, is_broken
+from ottla.broker.metrics.counters import Metrics
+from ottla.broker.storage.closing import Closing
+from ottla.broker.storage.departures import Departures
+from ottla.broker.storage.finding import Finder
+from ottla.broker.storage.flusher import STOP_S_MAX
+from ottla.broker.storage.partition import Partition
+from ottla.broker.storage.partition_files import Home
+from ottla.broker.storage.stores import Placement, Store, Stores, is_broken
 from ottla.cluster.directories import Assignment, directory_of
 from ottla.cluster.image import PartitionImage, TopicImage
 from ottla.config import BrokerConfig, TopicConfig

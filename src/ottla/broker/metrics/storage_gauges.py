@@ -6,16 +6,16 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.metrics import Metrics
+from ottla.broker.metrics.counters import Metrics
 from ottla.gateway.prometheus import Sample
 
 if TYPE_CHECKING:
-    from ottla.broker.compaction import CompactionChore
-    from ottla.broker.partition import Partition
-    from ottla.broker.partitions import Partitions
-    from ottla.broker.retention import RetentionChore
-    from ottla.broker.scrubbing import ScrubChore
-    from ottla.broker.stores import Store
+    from ottla.broker.storage.compaction import CompactionChore
+    from ottla.broker.storage.partition import Partition
+    from ottla.broker.storage.partitions import Partitions
+    from ottla.broker.storage.retention import RetentionChore
+    from ottla.broker.storage.scrubbing import ScrubChore
+    from ottla.broker.storage.stores import Store
     from ottla.log.handles import Handles
 
 

@@ -12,10 +12,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from ottla.broker.metadata import MetadataCache
-from ottla.broker.partition import Partition
-from ottla.broker.runtime import Runtime
-from ottla.broker.threads import wait_out
+from ottla.broker.control.metadata import MetadataCache
+from ottla.broker.control.runtime import Runtime
+from ottla.broker.storage.partition import Partition
+from ottla.broker.storage.threads import wait_out
 from ottla.cluster.controller import Controller
 from ottla.cluster.image import InconsistentMetadata
 from ottla.cluster.snapshot import ImageCopy, copy_of

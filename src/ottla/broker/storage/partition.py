@@ -11,9 +11,9 @@ from concurrent.futures import Executor
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.opening import Opened, check_keys
-from ottla.broker.partition_files import Home, PartitionWrite
-from ottla.broker.waiting import PLENTY_BYTES, EndWaiters
+from ottla.broker.network.waiting import PLENTY_BYTES, EndWaiters
+from ottla.broker.storage.opening import Opened, check_keys
+from ottla.broker.storage.partition_files import Home, PartitionWrite
 from ottla.config import TopicConfig
 from ottla.errors import (
     CorruptBatch,
@@ -50,9 +50,9 @@ from ottla.wire.scanning import all_at_once
 from ottla.wire.schema import Buffer
 
 if TYPE_CHECKING:
-    from ottla.broker.flusher import Flusher
-    from ottla.broker.metrics import TopicMetrics
-    from ottla.broker.waiting import CommitWaiter, ParkedFetch
+    from ottla.broker.metrics.counters import TopicMetrics
+    from ottla.broker.network.waiting import CommitWaiter, ParkedFetch
+    from ottla.broker.storage.flusher import Flusher
 
 logger = logging.getLogger(__name__)
 

@@ -1,4 +1,4 @@
-"""The compaction process: `python -m ottla.broker.compaction_worker`, started by the broker.
+"""The compaction process, started by the broker: `python -m` with this module.
 
 It reads segments and writes new ones beside them. It renames nothing and removes nothing but its
 own leftovers, so whatever becomes of it, the log is what it was.
@@ -13,8 +13,8 @@ import time
 from contextlib import suppress
 from typing import BinaryIO, Final
 
-from ottla.broker import compaction_pipe as pipe
-from ottla.broker.disk import RealDisk
+from ottla.broker.storage import compaction_pipe as pipe
+from ottla.broker.storage.disk import RealDisk
 from ottla.errors import OttlaError
 from ottla.log.compaction import Compaction
 

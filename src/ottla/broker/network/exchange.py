@@ -9,9 +9,9 @@ from ottla.wire.framing import RequestHead, frame_reply
 from ottla.wire.schema import Buffer, Message
 
 if TYPE_CHECKING:
-    from ottla.broker.metrics import ApiMetrics
-    from ottla.broker.router import Reply, Route
-    from ottla.broker.waiting import Deferred
+    from ottla.broker.metrics.counters import ApiMetrics
+    from ottla.broker.network.router import Reply, Route
+    from ottla.broker.network.waiting import Deferred
 
 
 class Exchange(ABC):

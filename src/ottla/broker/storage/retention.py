@@ -16,13 +16,13 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ottla.broker.threads import WAIT_S_MAX, wait_out
+from ottla.broker.storage.threads import WAIT_S_MAX, wait_out
 from ottla.errors import OttlaError
 from ottla.log.retention import Limits, Stretch, count_expired, start_without, stretches
 
 if TYPE_CHECKING:
-    from ottla.broker.partition import Partition
-    from ottla.broker.stores import Store, StoresOf
+    from ottla.broker.storage.partition import Partition
+    from ottla.broker.storage.stores import Store, StoresOf
     from ottla.config import BrokerConfig, TopicConfig
     from ottla.log.log import Log, SyncTicket
     from ottla.log.segment import Segment

@@ -12,9 +12,9 @@ import struct
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.exchange import Exchange
-from ottla.broker.partition import Partition
-from ottla.broker.waiting import refuse
+from ottla.broker.network.exchange import Exchange
+from ottla.broker.network.waiting import refuse
+from ottla.broker.storage.partition import Partition
 from ottla.errors import OttlaError, RequestTimedOut
 from ottla.wire.codec import decode
 from ottla.wire.framing import frame_reply
@@ -32,8 +32,8 @@ from ottla.wire.scanning import QUICK_RECORDS_MAX, records_to_scan
 from ottla.wire.schema import Buffer
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Connection
-    from ottla.broker.metrics import ApiMetrics
+    from ottla.broker.metrics.counters import ApiMetrics
+    from ottla.broker.network.connection import Connection
     from ottla.broker.services import Services
 
 ACKS_LEADER, ACKS_ALL = 1, -1

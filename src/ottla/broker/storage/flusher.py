@@ -10,15 +10,15 @@ from queue import SimpleQueue
 from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.stores import is_broken
+from ottla.broker.storage.stores import is_broken
 from ottla.log.log import SyncTicket
 from ottla.log.progress import Hints
 from ottla.ports import Disk
 
 if TYPE_CHECKING:
-    from ottla.broker.connection import Outbox
-    from ottla.broker.partition import Partition
-    from ottla.broker.partition_files import PartitionWrite
+    from ottla.broker.network.connection import Outbox
+    from ottla.broker.storage.partition import Partition
+    from ottla.broker.storage.partition_files import PartitionWrite
 
 logger = logging.getLogger(__name__)
 

@@ -17,8 +17,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
-from ottla.broker.departures import Departures
-from ottla.broker.stores import Store
+from ottla.broker.storage.departures import Departures
+from ottla.broker.storage.stores import Store
 from ottla.cluster.directories import directory_of
 from ottla.cluster.image import MetadataImage
 from ottla.errors import CannotStart

@@ -17,7 +17,7 @@ from ottla.ports import Disk
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.partition import Partition
+    from ottla.broker.storage.partition import Partition
 
 logger = logging.getLogger(__name__)
 

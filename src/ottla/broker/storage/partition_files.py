@@ -12,8 +12,8 @@ from ottla.log.writing import Probing, Writing
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.partition import Partition
-    from ottla.broker.waiting import CommitWaiter
+    from ottla.broker.network.waiting import CommitWaiter
+    from ottla.broker.storage.partition import Partition
 
 
 class Home:

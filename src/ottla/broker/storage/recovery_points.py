@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.threads import wait_out
+from ottla.broker.storage.threads import wait_out
 
 if TYPE_CHECKING:
-    from ottla.broker.stores import Store
+    from ottla.broker.storage.stores import Store
 
 PAUSE_S: Final = 5.0
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from ottla.broker.asking import ask_controller
+from ottla.broker.control.asking import ask_controller
 from ottla.cluster.names import check_topic_name
 from ottla.cluster.topics import candidates
 from ottla.errors import (

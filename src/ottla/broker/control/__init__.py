@@ -1,0 +1,1 @@
+"""What decides, at work: the metadata, its controller and its snapshots, groups and topics."""

@@ -1,0 +1,1 @@
+"""Partitions and what becomes of their files: group commit, retention, compaction, scrubbing."""
