@@ -62,7 +62,8 @@ def _archive_classes(say: Say) -> None:
     say(f"{CLASSES} is made by a small pipeline, which takes a minute …")
     begun = time.monotonic()
     # An empty one says that it was tried, and is not tried again in the background.
-    archive.unlink(missing_ok=True)
+    if archive.exists() and not archive.stat().st_size:
+        archive.unlink(missing_ok=True)
     if not class_archive.make_now(home, archive):
         raise PipelineFailed(f"{CLASSES} was not made; commands go on without it")
     say(f"{CLASSES}: {archive}, {time.monotonic() - begun:.0f} s")
