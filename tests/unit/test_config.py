@@ -182,6 +182,13 @@ def test_environment_of_others_is_left_alone_and_misspelt_settings_are_not() -> 
         load(env={"OTTLA_NUM_PARTITION": "1"})
 
 
+def test_what_other_commands_read_from_the_environment_does_not_stop_a_broker() -> None:
+    code = "".join(file.read_text() for file in Path(ottla.__file__).parent.rglob("*.py"))
+    names = set(re.findall(r'"(OTTLA_[A-Z_]*[A-Z])"', code))
+    assert "OTTLA_CLASS_ARCHIVE" in names
+    assert load(env=dict.fromkeys(names, "off"))[0] == BrokerConfig()
+
+
 def test_toml_takes_dotted_quoted_and_nested_names_and_lists(tmp_path: Path) -> None:
     file = tmp_path / "node.toml"
     file.write_text(

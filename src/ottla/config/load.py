@@ -17,7 +17,16 @@ ALIASES: Final = {"log.dir": "log.dirs", "broker.id": "node.id"}
 ENVIRONMENT_PREFIX: Final = "OTTLA_"
 
 # Names in the environment that are read elsewhere and are no settings of the broker.
-RESERVED: Final = frozenset({"OTTLA_BOOTSTRAP", "OTTLA_CLIENT_CONFIG", "OTTLA_DEBUG", "OTTLA_HTTP"})
+RESERVED: Final = frozenset(
+    {
+        "OTTLA_BOOTSTRAP",
+        "OTTLA_CLASS_ARCHIVE",
+        "OTTLA_CLIENT_CONFIG",
+        "OTTLA_DEBUG",
+        "OTTLA_HTTP",
+        "OTTLA_SPARK_NURSERY",
+    }
+)
 RESERVED_PREFIXES: Final = ("OTTLA_TEST_", "OTTLA_BENCH_")
 
 

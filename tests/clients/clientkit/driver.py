@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 CALL_TIMEOUT_S = 45
-WAIT_TIMEOUT_S = float(os.environ.get("OTTLA_CLIENT_WAIT_S", "30"))
+WAIT_TIMEOUT_S = float(os.environ.get("OTTLA_TEST_WAIT_S", "30"))
 STDERR_TAIL_BYTES = 3000
 UNKNOWN_TOPIC_OR_PARTITION = 3
 

@@ -46,7 +46,7 @@ class Toolchain:
 
 
 def is_waived(toolchain: Toolchain) -> bool:
-    return toolchain.name in os.environ.get("OTTLA_CLIENTS_WITHOUT", "").split(",")
+    return toolchain.name in os.environ.get("OTTLA_TEST_WITHOUT", "").split(",")
 
 
 def is_optional(toolchain: Toolchain) -> bool:
@@ -58,7 +58,7 @@ def is_optional(toolchain: Toolchain) -> bool:
 def require(toolchain: Toolchain) -> None:
     """A missing toolchain skips on a person's machine and fails in CI unless it is waived."""
     if is_waived(toolchain):
-        pytest.skip(f"{toolchain.name} is waived by OTTLA_CLIENTS_WITHOUT")
+        pytest.skip(f"{toolchain.name} is waived by OTTLA_TEST_WITHOUT")
     missing = toolchain.missing()
     if missing is None:
         return

@@ -38,7 +38,7 @@ def require() -> Path:
     if found is not None:
         return found
     reason = f"initdb not found; to run these tests: {INSTALL}"
-    waived = "postgres" in os.environ.get("OTTLA_CLIENTS_WITHOUT", "").split(",")
+    waived = "postgres" in os.environ.get("OTTLA_TEST_WITHOUT", "").split(",")
     if os.environ.get("CI") == "true" and not waived:
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)

@@ -1,6 +1,6 @@
 """What must be on the machine: Java for Spark itself, Maven once for jars that tests use with it.
 
-A missing tool skips on a person's machine and fails in CI unless OTTLA_CLIENTS_WITHOUT waives it,
+A missing tool skips on a person's machine and fails in CI unless OTTLA_TEST_WITHOUT waives it,
 as in tests/clients. Jars go to .cache/spark, keyed by the list that asks for them.
 """
 
@@ -27,8 +27,8 @@ INSTALL = "install a JDK (17 or newer) and Maven (Debian: openjdk-17-jdk-headles
 
 def missing(*commands: str) -> str | None:
     """One line for a person who lacks one of the commands; None when all are there."""
-    if "java" in os.environ.get("OTTLA_CLIENTS_WITHOUT", "").split(","):
-        return "java is waived by OTTLA_CLIENTS_WITHOUT"
+    if "java" in os.environ.get("OTTLA_TEST_WITHOUT", "").split(","):
+        return "java is waived by OTTLA_TEST_WITHOUT"
     absent = [command for command in commands if shutil.which(command) is None]
     return f"{', '.join(absent)} not found; to run these tests: {INSTALL}" if absent else None
 
