@@ -35,7 +35,7 @@ class File(Protocol):
     def size(self) -> int: ...
 
     def write(self, buffers: Sequence[Buffer], position: int) -> None:
-        """Writes all buffers one behind the other, or raises OSError."""
+        """Writes all buffers one after the other, or raises OSError."""
 
     def read(self, count: int, position: int) -> Buffer:
         """Up to `count` bytes; fewer only at the end of the file. May wait for the disk."""

@@ -79,7 +79,7 @@ def test_metrics_tell_the_traffic_of_a_topic_and_its_group(
         assert len(consumer.consume(MESSAGES - 5, TIMEOUT_S)) == MESSAGES - 5
         consumer.commit(asynchronous=False)
         page = scrape(ottla_broker)
-        # Messages out are counted when the client asks for what is behind them.
+        # Messages out are counted when the client asks for what comes after them.
         while not page["ottla_topic_messages_out_total", frozenset({("topic", ottla_topic)})]:
             page = scrape(ottla_broker)
 

@@ -60,7 +60,7 @@ class Blocking:
         """The same without waiting; cancelling the future cancels the question."""
         if self._pid != os.getpid():
             raise ClientFailed("this client belongs to the process that made it, not to its fork")
-        # Under the lock, so that no question comes behind the order to stop.
+        # Under the lock, so that no question comes after the order to stop.
         with self._lock:
             loop, cluster = self._started()
 

@@ -47,7 +47,7 @@ def read_range(
     fetch_bytes: int = 4 * 1024 * 1024,
     patience_s: float = PATIENCE_S,
 ) -> Iterator[Fetched]:
-    """The batches from `start` until the position is at or behind `end`.
+    """The batches from `start` until the position is at or past `end`.
 
     Raises OffsetOutOfRange when the log no longer has what is wanted, at either end, and
     NothingCame when it has it and nothing was given in `patience_s`.

@@ -10,7 +10,7 @@ became of each batch; the lane keeps the rules of Kafka's idempotent producer:
 - The first batch under an identity travels alone: a leader that has never heard of a producer
   takes any sequence, so a second batch could slip in before a first that failed.
 - A batch that is too large for the leader goes again in pieces, which share its sequences among
-  them: it is not in the log, and what came behind it was out of order and is not there either.
+  them: it is not in the log, and what came after it was out of order and is not there either.
 - A leader that has lost count of us is met with a new identity, counting from 0, but only when it
   is certain that none of what would be counted anew is in the log. Otherwise the lane gives up.
 """

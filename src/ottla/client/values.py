@@ -27,7 +27,7 @@ class FoundOffset(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """Whole record batches as they lie in the log, perhaps with a part of one more behind them.
+    """Whole record batches as they lie in the log, perhaps with a part of one more after them.
 
     `records` is a view into the reply's own memory. `aborted` has the transactions to leave out,
     as producer id and first offset.

@@ -92,7 +92,7 @@ class Snapshot:
 def encode_snapshot(
     id: SnapshotId, records: Iterable[Message], last_contained_ms: int, now_ms: int
 ) -> Iterator[bytearray]:
-    """The file's batches, one behind the other."""
+    """The file's batches, one after the other."""
     head = SnapshotHeaderRecord(FORMAT_VERSION, last_contained_ms)
     yield _control_batch(0, id.epoch, now_ms, SNAPSHOT_HEADER, head)
     offset = 1
@@ -157,7 +157,7 @@ def _intact_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
         offset = header.next_offset
         position += header.size
     if position != len(data):
-        raise DamagedSnapshot(f"it is cut off behind position {position}")
+        raise DamagedSnapshot(f"it is cut off after position {position}")
     return batches
 
 

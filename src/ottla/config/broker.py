@@ -279,7 +279,7 @@ class BrokerConfig(Settings):
     # The metadata log
     metadata_log_max_record_bytes_between_snapshots: Long = setting(
         20 * _MIB,
-        "Bytes of the metadata log behind the latest snapshot of it, above which a new one is "
+        "Bytes of the metadata log after the latest snapshot of it, above which a new one is "
         "taken. One is taken earlier, just after a start or before a stop, when the next start "
         "would be the faster for it.",
         at_least(1),
@@ -292,14 +292,14 @@ class BrokerConfig(Settings):
     metadata_max_retention_bytes: Long = setting(
         100 * _MIB,
         "Bytes of the metadata log and its snapshots, above which only the latest snapshot and the "
-        "log behind it are kept; -1 is no limit. Ottla never keeps more than the last two "
-        "snapshots and the log behind the older of them.",
+        "log after it are kept; -1 is no limit. Ottla never keeps more than the last two "
+        "snapshots and the log after the older of them.",
         at_least(-1),
     )
     metadata_max_retention_ms: Long = setting(
         604_800_000,
         "Age of the older of the last two snapshots of the metadata, above which only the latest "
-        "and the log behind it are kept; -1 is no limit.",
+        "and the log after it are kept; -1 is no limit.",
         at_least(-1),
     )
 

@@ -151,7 +151,7 @@ class TopicConfig(Settings):
     )
     message_timestamp_before_max_ms: Long = setting(
         LONG_MAX,
-        "How far a message's timestamp may lie behind the broker's clock, with CreateTime.",
+        "How far a message's timestamp may lie before the broker's clock, with CreateTime.",
         at_least(0),
         broker="log.message.timestamp.before.max.ms",
     )

@@ -14,13 +14,12 @@ from typing import Final, NamedTuple
 from ottla.coordinators.classic_group import ClassicGroup, Member
 from ottla.coordinators.classic_messages import (
     check_sync,
+    fail_join,
     joined,
     protocols_of,
     rebalance_timeout_ms,
-    refuse_join,
     synced,
 )
-from ottla.coordinators.deadlines import Deadlines
 from ottla.coordinators.group_records import GroupRecord, Record
 from ottla.coordinators.group_states import GroupEvent, GroupState
 from ottla.coordinators.settings import (
@@ -32,6 +31,7 @@ from ottla.coordinators.settings import (
     TimerKind,
     fits_in_record,
 )
+from ottla.coordinators.timers import Timers
 from ottla.errors import ErrorCode
 from ottla.machine import Decision, Ticket
 from ottla.ports import Random
@@ -69,12 +69,12 @@ class ClassicProtocol:
         settings: GroupSettings,
         random: Random,
         groups: dict[str, ClassicGroup],
-        deadlines: Deadlines[Timer],
+        timers: Timers[Timer],
     ) -> None:
         self.settings = settings
         self.random = random
         self.groups = groups
-        self.deadlines = deadlines
+        self.timers = timers
 
     # ------------------------------------------------------------------------------------ join
 
@@ -82,19 +82,19 @@ class ClassicProtocol:
         out: Outcome = Decision()
         code = self._check_join(request)
         if code:
-            refuse_join(out, ticket, code, request.member_id)
+            fail_join(out, ticket, code, request.member_id)
             return out
         group = self.groups.get(request.group_id)
         if group is None:
             if request.member_id:
-                refuse_join(out, ticket, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
+                fail_join(out, ticket, ErrorCode.UNKNOWN_MEMBER_ID, request.member_id)
                 return out
             group = ClassicGroup(request.group_id, state_since_wall_ms=now.wall_ms)
         join = _Join(group, request, caller, now, ticket, out)
         if not self._has_room(join):
             self._turn_away(join)
         elif not group.supports(request.protocol_type, [p.name for p in request.protocols]):
-            join.refuse(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
+            join.fail(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         elif request.member_id:
             self._join_known(join)
         else:
@@ -130,7 +130,7 @@ class ClassicProtocol:
 
     def _turn_away(self, join: _Join) -> None:
         group, member_id = join.group, join.request.member_id
-        refuse_join(join.out, join.ticket, ErrorCode.GROUP_MAX_SIZE_REACHED)
+        fail_join(join.out, join.ticket, ErrorCode.GROUP_MAX_SIZE_REACHED)
         if member_id in group.members or member_id in group.pending_joins:
             self._drop(group, member_id, join.out)
             if not group.is_initial_rebalance:
@@ -152,7 +152,7 @@ class ClassicProtocol:
             return
         group.pending_joins.add(member_id)
         self._watch(group, member_id, join.now, join.request.session_timeout_ms)
-        refuse_join(join.out, join.ticket, ErrorCode.MEMBER_ID_REQUIRED, member_id)
+        fail_join(join.out, join.ticket, ErrorCode.MEMBER_ID_REQUIRED, member_id)
 
     def _new_member_id(self, prefix: str) -> str:
         return f"{prefix}-{uuid.UUID(bytes=self.random.bytes(16), version=4)}"
@@ -162,13 +162,13 @@ class ClassicProtocol:
         member_id = request.member_id
         if member_id in group.pending_joins:
             if request.group_instance_id is not None:
-                join.refuse(ErrorCode.INVALID_REQUEST)
+                join.fail(ErrorCode.INVALID_REQUEST)
             else:
                 self._add(join, member_id)
             return
         code = group.check_member(member_id, request.group_instance_id)
         if code:
-            join.refuse(code)
+            join.fail(code)
             return
         member = group.members[member_id]
         # A leader that joins a stable group asks for a new assignment; a follower that joins with
@@ -204,7 +204,7 @@ class ClassicProtocol:
         group = join.group
         earlier = group.waiting_joins.pop(member_id, None)
         if earlier is not None:
-            refuse_join(join.out, earlier, ErrorCode.REBALANCE_IN_PROGRESS, member_id)
+            fail_join(join.out, earlier, ErrorCode.REBALANCE_IN_PROGRESS, member_id)
         group.waiting_joins[member_id] = join.ticket
         self._rebalance(group, _reason(reason, join.request.reason), join.now, join.out)
 
@@ -215,7 +215,7 @@ class ClassicProtocol:
         """
         group, earlier_leader = join.group, join.group.leader
         self._answer_parked(group, member.id, ErrorCode.FENCED_INSTANCE_ID, join.out)
-        self.deadlines.cancel(_session(group, member.id))
+        self.timers.cancel(_session(group, member.id))
         group.rename_static(member, member_id)
         member.client_id, member.host = join.caller.client_id, join.caller.host
         member.is_new = False
@@ -248,7 +248,7 @@ class ClassicProtocol:
                 member.assignment = b""
             self._answer_syncs(group, ErrorCode.REBALANCE_IN_PROGRESS, now, out)
         group.pending_syncs.clear()
-        self.deadlines.cancel(Timer(TimerKind.SYNC, group.id))
+        self.timers.cancel(Timer(TimerKind.SYNC, group.id))
         is_first = group.state is EMPTY
         group.move(GroupEvent.REBALANCE, now.wall_ms)
         if is_first:
@@ -262,11 +262,11 @@ class ClassicProtocol:
     def _delay(self, group: ClassicGroup, delay_ms: int, left_ms: int, now: Now) -> None:
         group.gained_member_in_delay = False
         group.delay_ms, group.delay_left_ms = delay_ms, left_ms
-        self.deadlines.set(Timer(TimerKind.JOIN, group.id), now.steady_ms + delay_ms)
+        self.timers.set(Timer(TimerKind.JOIN, group.id), now.steady_ms + delay_ms)
 
     def _wait_for_joins(self, group: ClassicGroup, now: Now) -> None:
         at_ms = now.steady_ms + group.rebalance_timeout_ms
-        self.deadlines.set(Timer(TimerKind.JOIN, group.id), at_ms)
+        self.timers.set(Timer(TimerKind.JOIN, group.id), at_ms)
 
     def _complete_if_all_joined(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
         if group.state is PREPARING and group.all_joined:
@@ -284,7 +284,7 @@ class ClassicProtocol:
 
     def _complete_join(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
         """Who has joined, and each static member, is the next generation."""
-        self.deadlines.cancel(Timer(TimerKind.JOIN, group.id))
+        self.timers.cancel(Timer(TimerKind.JOIN, group.id))
         late = [
             member.id
             for member in group.members.values()
@@ -314,7 +314,7 @@ class ClassicProtocol:
             member.is_new = False
             group.pending_syncs.add(member.id)
         at_ms = now.steady_ms + group.rebalance_timeout_ms
-        self.deadlines.set(Timer(TimerKind.SYNC, group.id), at_ms)
+        self.timers.set(Timer(TimerKind.SYNC, group.id), at_ms)
 
     # ------------------------------------------------------------------------------------ sync
 
@@ -328,7 +328,7 @@ class ClassicProtocol:
         member_id = request.member_id
         group.pending_syncs.discard(member_id)
         if not group.pending_syncs:
-            self.deadlines.cancel(Timer(TimerKind.SYNC, group.id))
+            self.timers.cancel(Timer(TimerKind.SYNC, group.id))
         if group.state is STABLE:
             out.replies.append((ticket, synced(group, member_id)))
             return out
@@ -461,11 +461,11 @@ class ClassicProtocol:
             self._rebalance(group, "the loaded group is over its largest size", now, out)
 
     def _watch(self, group: ClassicGroup, member_id: str, now: Now, timeout_ms: int) -> None:
-        self.deadlines.set(_session(group, member_id), now.steady_ms + timeout_ms)
+        self.timers.set(_session(group, member_id), now.steady_ms + timeout_ms)
 
     def _drop(self, group: ClassicGroup, member_id: str, out: Outcome) -> None:
         """Removes a member; if it still waits for something it learns so, and may come again."""
-        self.deadlines.cancel(_session(group, member_id))
+        self.timers.cancel(_session(group, member_id))
         self._answer_parked(group, member_id, ErrorCode.UNKNOWN_MEMBER_ID, out)
         group.remove(member_id)
 
@@ -475,7 +475,7 @@ class ClassicProtocol:
         ticket = group.waiting_joins.pop(member_id, None)
         if ticket is not None:
             known_id = "" if code is ErrorCode.UNKNOWN_MEMBER_ID else member_id
-            refuse_join(out, ticket, code, known_id)
+            fail_join(out, ticket, code, known_id)
         ticket = group.waiting_syncs.pop(member_id, None)
         if ticket is not None:
             out.replies.append((ticket, SyncGroupResponse(error_code=code)))
@@ -491,8 +491,8 @@ class _Join(NamedTuple):
     ticket: Ticket
     out: Outcome
 
-    def refuse(self, code: ErrorCode) -> None:
-        refuse_join(self.out, self.ticket, code, self.request.member_id)
+    def fail(self, code: ErrorCode) -> None:
+        fail_join(self.out, self.ticket, code, self.request.member_id)
 
 
 def _change(join: _Join, member: Member) -> None:

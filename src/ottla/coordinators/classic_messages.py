@@ -51,9 +51,7 @@ def joined(group: ClassicGroup, member_id: str) -> JoinGroupResponse:
     )
 
 
-def refuse_join(
-    out: Decision[Record], ticket: Ticket, code: ErrorCode, member_id: str = ""
-) -> None:
+def fail_join(out: Decision[Record], ticket: Ticket, code: ErrorCode, member_id: str = "") -> None:
     out.replies.append((ticket, JoinGroupResponse(error_code=code, member_id=member_id)))
 
 

@@ -13,7 +13,6 @@ from typing import Any, Final
 from ottla.coordinators import offsets
 from ottla.coordinators.classic import ClassicProtocol
 from ottla.coordinators.classic_group import ClassicGroup
-from ottla.coordinators.deadlines import Deadlines
 from ottla.coordinators.group_records import (
     GroupRecord,
     OffsetRecord,
@@ -24,6 +23,7 @@ from ottla.coordinators.group_records import (
 from ottla.coordinators.group_states import GroupEvent, GroupState
 from ottla.coordinators.offsets import Exists, OffsetStore, Position
 from ottla.coordinators.settings import Caller, GroupSettings, Timer, TimerKind
+from ottla.coordinators.timers import Timers
 from ottla.errors import ErrorCode
 from ottla.machine import Decision, Ticket
 from ottla.ports import Random
@@ -56,8 +56,8 @@ class GroupMachine:
         self.settings = settings
         self.groups: dict[str, ClassicGroup] = {}
         self.offsets = OffsetStore()
-        self.deadlines: Deadlines[Timer] = Deadlines()
-        self.classic = ClassicProtocol(settings, random, self.groups, self.deadlines)
+        self.timers: Timers[Timer] = Timers()
+        self.classic = ClassicProtocol(settings, random, self.groups, self.timers)
         self._unswept: list[str] = []
         self._is_live = False
 
@@ -106,18 +106,18 @@ class GroupMachine:
             tickets.extend(group.waiting_syncs.values())
         self.groups.clear()
         self.offsets.clear()
-        self.deadlines.clear()
+        self.timers.clear()
         self._unswept.clear()
         self._is_live = False
         return tickets
 
     def next_deadline_ms(self) -> int | None:
-        return self.deadlines.first_ms()
+        return self.timers.first_ms()
 
     def on_deadline(self, now: Now) -> Outcome:
         out: Outcome = Decision()
         for _ in range(TIMERS_AT_ONCE):
-            timer = self.deadlines.pop_due(now.steady_ms)
+            timer = self.timers.pop_due(now.steady_ms)
             if timer is None:
                 break
             if timer.kind == TimerKind.OFFSETS:
@@ -211,7 +211,7 @@ class GroupMachine:
 
     def _schedule_sweep(self, now: Now) -> None:
         at_ms = now.steady_ms + self.settings.offset_check_interval_ms
-        self.deadlines.set(Timer(TimerKind.OFFSETS), at_ms)
+        self.timers.set(Timer(TimerKind.OFFSETS), at_ms)
 
     def _sweep(self, now: Now, out: Outcome) -> None:
         """Expires offsets, some groups at a time; a group that is empty of all goes with them."""
@@ -226,7 +226,7 @@ class GroupMachine:
             if group is not None:
                 self._sweep_group(group, now, out)
         if self._unswept:
-            self.deadlines.set(Timer(TimerKind.OFFSETS), now.steady_ms)
+            self.timers.set(Timer(TimerKind.OFFSETS), now.steady_ms)
         else:
             self._schedule_sweep(now)
 

@@ -37,7 +37,7 @@ class EncodedMessage(Message, versions="0+", flexible="none"):
 
 
 def decode(kind: type[M], data: Buffer, version: int, pos: int = 0) -> M:
-    """Reads one message; bytes behind it are an error."""
+    """Reads one message; bytes after it are an error."""
     message, stop = decode_prefix(kind, data, version, pos)
     if stop != len(data):
         raise MalformedMessage(f"{kind.__name__} v{version}: {len(data) - stop} bytes too many")
@@ -63,7 +63,7 @@ def encode(message: Message, version: int) -> bytes:
 
 
 def encode_chunks(message: Message, version: int, out: bytearray) -> list[Buffer]:
-    """Writes behind what is in `out`; returns the chunks to send, `out` being the first."""
+    """Writes after what is in `out`; returns the chunks to send, `out` being the first."""
     kind = type(message)
     writer = _WRITERS.get((kind, version)) or _compile_writer(kind, version)
     chunks: list[Buffer] = []
@@ -89,7 +89,7 @@ def read_uvarint(buf: memoryview, pos: int) -> tuple[int, int]:
 
 
 def skip_tags(buf: memoryview, pos: int) -> int:
-    """Where a section of tagged fields ends; IndexError or a place behind the end of `buf`."""
+    """Where a section of tagged fields ends; IndexError or a place past the end of `buf`."""
     count, pos = read_uvarint(buf, pos)
     for _ in range(count):
         _, pos = read_uvarint(buf, pos)

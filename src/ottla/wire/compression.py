@@ -19,7 +19,7 @@ import cramjam
 from ottla.errors import CorruptBatch, MessageTooLarge, TooLargeToOpen
 from ottla.wire.schema import Buffer
 
-# The Java library around snappy writes blocks behind this header: its magic, its version and the
+# The Java library around snappy writes blocks after this header: its magic, its version and the
 # oldest version that can read it.
 XERIAL_HEADER: Final = b"\x82SNAPPY\x00\x00\x00\x00\x01\x00\x00\x00\x01"
 XERIAL_MAGIC: Final = XERIAL_HEADER[:8]

@@ -1,7 +1,7 @@
 """The heads of requests and replies, as a broker reads and writes them and as a client does.
 
-On the wire both stand behind a 4-byte size. The head itself has versions: flexible requests carry
-tagged fields behind it, and so do their replies, except those of ApiVersions, which a client must
+On the wire both stand after a 4-byte size. The head itself has versions: flexible requests carry
+tagged fields after it, and so do their replies, except those of ApiVersions, which a client must
 be able to read before it knows what the broker speaks (KIP-511).
 """
 
@@ -41,7 +41,7 @@ def read_head(frame: memoryview, flexible: Callable[[int, int], bool]) -> Reques
         if size >= 0:
             stop = pos + size
             if stop > len(frame):
-                raise MalformedMessage("the client id ends behind its frame")
+                raise MalformedMessage("the client id ends after its frame")
             client_id = frame[pos:stop].tobytes().decode()
             pos = stop
         elif size < -1:
@@ -49,7 +49,7 @@ def read_head(frame: memoryview, flexible: Callable[[int, int], bool]) -> Reques
         if flexible(api_key, version):
             pos = skip_tags(frame, pos)
             if pos > len(frame):
-                raise MalformedMessage("a tagged field of the head ends behind its frame")
+                raise MalformedMessage("a tagged field of the head ends after its frame")
     except (struct.error, IndexError, UnicodeDecodeError) as error:
         raise MalformedMessage(f"request head: {error}") from None
     return RequestHead(api_key, version, correlation_id, client_id, pos)
@@ -91,7 +91,7 @@ def read_reply_head(frame: memoryview, kind: type[Message], version: int) -> tup
         if version in kind.FLEXIBLE and kind.API_KEY != API_VERSIONS_KEY:
             pos = skip_tags(frame, pos)
             if pos > len(frame):
-                raise MalformedMessage("a tagged field of the head ends behind its frame")
+                raise MalformedMessage("a tagged field of the head ends after its frame")
     except (struct.error, IndexError) as error:
         raise MalformedMessage(f"reply head: {error}") from None
     return correlation_id, pos

@@ -126,8 +126,8 @@ class _Source:
 class ReaderSource(_Source):
     """`read(buf, pos, end) -> (message, pos)`.
 
-    A length that leads behind the end needs no check of its own: slices stop there, and the next
-    value, or the codec when there is none, finds `pos` behind the end.
+    A length that leads past the end needs no check of its own: slices stop there, and the next
+    value, or the codec when there is none, finds `pos` past the end.
     """
 
     def __init__(self, kind: type[Message], version: int) -> None:
@@ -223,7 +223,7 @@ class ReaderSource(_Source):
     def read_items(self, target: str, item: Kind) -> None:
         if item is UUID:
             self.line("stop = pos + 16 * n")
-            self.line("if stop > end: raise MalformedMessage('a list ends behind the message')")
+            self.line("if stop > end: raise MalformedMessage('a list ends after the message')")
             self.line(f"{target} = [buf[at:at + 16].tobytes() for at in range(pos, stop, 16)]")
             self.line("pos = stop")
         elif isinstance(item, Scalar) and item.code:

@@ -56,7 +56,7 @@ class ReplyTemplate(NamedTuple):
 
     size: int
     before: bytes
-    behind: bytes
+    after: bytes
     pack: Callable[..., bytes]
 
 
@@ -65,10 +65,10 @@ def reply_template(version: int, topic: str) -> ReplyTemplate:
     zeros, ones = (_encoded(version, topic, number) for number in (0, -1))
     index_at = next(at for at, byte in enumerate(zeros) if byte != ones[at])
     before = zeros[REPLY_BODY_AT:index_at]
-    behind = zeros[index_at + _INDEX_AND_ERROR.size + _PLACE_BYTES :]
+    after = zeros[index_at + _INDEX_AND_ERROR.size + _PLACE_BYTES :]
     before_bytes = len(before) + _INDEX_AND_ERROR.size
-    pack = struct.Struct(f">ii{before_bytes}sqqq{len(behind)}s").pack
-    return ReplyTemplate(len(zeros) - 4, before, behind, pack)
+    pack = struct.Struct(f">ii{before_bytes}sqqq{len(after)}s").pack
+    return ReplyTemplate(len(zeros) - 4, before, after, pack)
 
 
 def _encoded(version: int, topic: str, number: int) -> bytes:
@@ -83,13 +83,13 @@ class ProduceShape:
     """What the requests of a connection for one partition have in common.
 
     The reply to one of them is `pack(size, correlation_id, before, base_offset, append_time_ms,
-    log_start_offset, behind)`.
+    log_start_offset, after)`.
     """
 
     __slots__ = (
         "acks",
+        "after",
         "before",
-        "behind",
         "head",
         "index",
         "pack",
@@ -115,7 +115,7 @@ class ProduceShape:
         template = reply_template(version, topic)
         self.size = template.size
         self.before = template.before + _INDEX_AND_ERROR.pack(index, 0)
-        self.behind = template.behind
+        self.after = template.after
         self.pack = template.pack
 
 

@@ -4,7 +4,7 @@
     batch_length       int32   │ counts what follows it
     leader_epoch       int32   ┘
     magic              int8
-    crc                uint32    CRC-32C of everything behind it
+    crc                uint32    CRC-32C of everything after it
     attributes         int16     0-2 codec, 3 append time, 4 transactional, 5 control, 6 horizon
     last_offset_delta  int32
     base_timestamp     int64
@@ -13,7 +13,7 @@
     producer_epoch     int16
     base_sequence      int32
     count              int32
-    records            one behind the other, compressed as one block
+    records            one after the other, compressed as one block
 
 The broker looks at the header and the CRC; `decode_records` is for those whose job is about single
 messages.
@@ -193,7 +193,7 @@ def _too_short(buf: Buffer) -> CorruptBatch | UnsupportedMessageFormat:
 
 def _wrong_length(claimed: int, actual: int) -> CorruptBatch | InvalidRecord:
     if BATCH_HEADER_BYTES <= claimed < actual:
-        return InvalidRecord(f"{actual - claimed} bytes behind the one batch of a partition")
+        return InvalidRecord(f"{actual - claimed} bytes after the one batch of a partition")
     return CorruptBatch(f"a batch of {actual} bytes says that it has {claimed}")
 
 
@@ -242,7 +242,7 @@ def decode_records(buf: Buffer, pos: int = 0) -> list[Record]:
     try:
         return _read_records(data, header)
     except IndexError:
-        raise CorruptBatch("a record ends behind its batch") from None
+        raise CorruptBatch("a record ends after its batch") from None
 
 
 def encode_batch(
@@ -266,7 +266,7 @@ def encode_batch(
     offset_before = base_offset - 1
     for record in records:
         if record.offset <= offset_before:
-            raise ValueError(f"offset {record.offset} comes behind {offset_before}")
+            raise ValueError(f"offset {record.offset} comes after {offset_before}")
         offset_before = record.offset
         _write_record(data, record, base_offset, base_timestamp)
     attributes = int(compression)
@@ -334,7 +334,7 @@ def write_header(batch: bytearray, header: BatchHeader) -> None:
 
 
 def open_records(buf: Buffer, pos: int, header: BatchHeader) -> Buffer:
-    """The records of a batch as they were before compression, one behind the other."""
+    """The records of a batch as they were before compression, one after the other."""
     if header.compression > _CODEC_MAX:
         raise CorruptBatch(f"codec {header.compression} is unknown")
     data = memoryview(buf)[pos + BATCH_HEADER_BYTES : pos + header.size]
@@ -342,7 +342,7 @@ def open_records(buf: Buffer, pos: int, header: BatchHeader) -> Buffer:
 
 
 def _read_records(data: bytes, header: BatchHeader) -> list[Record]:
-    """IndexError when a number or a length leads behind the end of `data`."""
+    """IndexError when a number or a length leads past the end of `data`."""
     base_offset, base_timestamp = header.base_offset, header.base_timestamp
     append_time = header.max_timestamp if header.is_log_append_time else None
     records: list[Record] = []
@@ -366,7 +366,7 @@ def _read_records(data: bytes, header: BatchHeader) -> list[Record]:
         timestamp = base_timestamp + timestamp_delta if append_time is None else append_time
         records.append(Record(base_offset + offset_delta, timestamp, key, value, headers))
     if pos != len(data):
-        raise CorruptBatch(f"{len(data) - pos} bytes behind the last record")
+        raise CorruptBatch(f"{len(data) - pos} bytes after the last record")
     return records
 
 

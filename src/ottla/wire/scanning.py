@@ -80,12 +80,12 @@ def keyless_records(batch: Buffer, header: BatchHeader) -> Steps[Keyless]:
             try:
                 pos = _scan_keys(data, pos, first, min(first + STEP_RECORDS, header.count), found)
             except IndexError:
-                raise CorruptBatch("a record ends behind its batch") from None
+                raise CorruptBatch("a record ends after its batch") from None
             total += len(found) - before
             del found[KEYLESS_NAMED_MAX:]
             yield
         if pos != len(data):
-            raise CorruptBatch(f"{len(data) - pos} bytes behind the last record")
+            raise CorruptBatch(f"{len(data) - pos} bytes after the last record")
     finally:
         give_back(data)
     return Keyless(total, found)
@@ -107,7 +107,7 @@ def first_since(
             try:
                 pos, found = _scan_times(data, pos, count, wanted, first_delta)
             except IndexError:
-                raise CorruptBatch("a record ends behind its batch") from None
+                raise CorruptBatch("a record ends after its batch") from None
             if found is not None:
                 offset_delta, timestamp_delta = found
                 time = header.base_timestamp + timestamp_delta

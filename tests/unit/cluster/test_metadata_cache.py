@@ -176,7 +176,7 @@ def test_what_was_built_from_a_topic_is_kept_until_the_topic_or_a_broker_changes
 
 def test_what_was_built_of_everything_is_kept_until_anything_changes(cluster):
     def built():
-        return cluster.cache.of_all("key", lambda: [*cluster.cache.image.topics_by_name])
+        return cluster.cache.kept_for_image("key", lambda: [*cluster.cache.image.topics_by_name])
 
     cluster.create("t")
     assert built() is built()
@@ -186,5 +186,5 @@ def test_what_was_built_of_everything_is_kept_until_anything_changes(cluster):
 
 def test_what_is_kept_of_everything_is_bounded(cluster):
     for key in range(1_000):
-        cluster.cache.of_all(key, object)
-    assert len(cluster.cache._of_all) <= 16
+        cluster.cache.kept_for_image(key, object)
+    assert len(cluster.cache._kept_for_image) <= 16

@@ -69,24 +69,26 @@ def caller_of(context: RequestContext) -> Caller:
 
 
 def when_decided(
-    future: asyncio.Future[T], refuse: Callable[[Exception], T], *, pipelined: bool = True
+    future: asyncio.Future[T], error_response: Callable[[Exception], T], *, pipelined: bool = True
 ) -> T | Deferred[T]:
     """A handler's outcome: the reply if it is already there, as after nearly every heartbeat."""
     if future.done():
         return future.result()
     deferred: Deferred[T] = Deferred(pipelined=pipelined)
 
-    def settle(done: asyncio.Future[T]) -> None:
+    def answer(done: asyncio.Future[T]) -> None:
         if done.cancelled():
-            deferred.resolve(refuse(CoordinatorNotAvailable("the request was cancelled")))
+            deferred.resolve(error_response(CoordinatorNotAvailable("the request was cancelled")))
             return
         error = done.exception()
         if error is None:
             deferred.resolve(done.result())
         else:
-            deferred.resolve(refuse(error if isinstance(error, Exception) else OttlaError(error)))
+            deferred.resolve(
+                error_response(error if isinstance(error, Exception) else OttlaError(error))
+            )
 
-    future.add_done_callback(settle)
+    future.add_done_callback(answer)
     return deferred
 
 

@@ -34,7 +34,7 @@ from ottla.wire.schema import Message
 
 T = TypeVar("T")
 
-BUILT_OF_ALL_MAX: Final = 16
+KEPT_FOR_IMAGE_MAX: Final = 16
 
 
 class TopicDeleted(NamedTuple):
@@ -100,7 +100,7 @@ class MetadataCache:
         self._topic_configs: dict[str, TopicConfig] = {}
         self._plain_topic_config: TopicConfig | None = None
         self._by_topic: dict[str, dict[Hashable, Any]] = {}
-        self._of_all: dict[Hashable, Any] = {}
+        self._kept_for_image: dict[Hashable, Any] = {}
         self._listeners: list[Listener] = []
         # Topics whose deletion a start has read in the log; nobody asks for later ones.
         self.deleted_ids: set[bytes] = set()
@@ -156,7 +156,9 @@ class MetadataCache:
         """The brokers that clients may talk to, by id."""
         return [broker for _, broker in sorted(self.image.brokers.items()) if not broker.is_fenced]
 
-    def of_topic(self, topic: TopicImage, key: Hashable, build: Callable[[TopicImage], T]) -> T:
+    def kept_for_topic(
+        self, topic: TopicImage, key: Hashable, build: Callable[[TopicImage], T]
+    ) -> T:
         """Keeps what was built from a topic until the topic or a broker changes."""
         kept = self._by_topic.setdefault(topic.name, {})
         made: T | None = kept.get(key)
@@ -164,13 +166,13 @@ class MetadataCache:
             made = kept[key] = build(topic)
         return made
 
-    def of_all(self, key: Hashable, build: Callable[[], T]) -> T:
+    def kept_for_image(self, key: Hashable, build: Callable[[], T]) -> T:
         """Keeps what was built from the whole image until anything changes."""
-        made: T | None = self._of_all.get(key)
+        made: T | None = self._kept_for_image.get(key)
         if made is None:
-            if len(self._of_all) >= BUILT_OF_ALL_MAX:
-                self._of_all.clear()
-            made = self._of_all[key] = build()
+            if len(self._kept_for_image) >= KEPT_FOR_IMAGE_MAX:
+                self._kept_for_image.clear()
+            made = self._kept_for_image[key] = build()
         return made
 
     # What the runtime and the composition root do.
@@ -184,7 +186,7 @@ class MetadataCache:
     def committed(self, records: Iterable[Message]) -> None:
         """Folds a committed batch, then tells the listeners."""
         batch = _Batch()
-        self._of_all.clear()
+        self._kept_for_image.clear()
         for record in records:
             self._forget(record)
             batch.see(record, self.image)

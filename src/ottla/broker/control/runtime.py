@@ -92,7 +92,7 @@ class Runtime(Generic[S]):
         self._overdue: asyncio.TimerHandle | None = None
         self._newest_snapshot = newest_snapshot
         self._published_offset = 0
-        # What the last replay read behind its snapshot, and what it could not read.
+        # What the last replay read after its snapshot, and what it could not read.
         self.replayed_bytes = 0
         self.unreadable_records = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -176,7 +176,7 @@ class Runtime(Generic[S]):
 
     @property
     def published_offset(self) -> int:
-        """All committed records before this one were told, and none behind it."""
+        """All committed records before this one were told, and none after it."""
         return self._published_offset
 
     async def all_committed(self) -> None:
@@ -310,7 +310,7 @@ class Runtime(Generic[S]):
             self.machine.apply(record, wall_ms)
 
     def _read_chunk(self, offset: int) -> tuple[int, list[tuple[Any, int, int]]]:
-        """In a thread: the offset behind the next records, and each with its offset and time."""
+        """In a thread: the offset after the next records, and each with its offset and time."""
         data = self.partition.read(offset, LOAD_CHUNK_BYTES, cached_only=False)
         assert data is not None
         self.replayed_bytes += len(data)

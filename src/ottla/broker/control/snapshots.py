@@ -1,7 +1,7 @@
-"""Snapshots of the metadata: when they are taken, and how the metadata log is cut behind them.
+"""Snapshots of the metadata: when they are taken, and how the metadata log is cut before them.
 
-The last two are kept, and the log behind the older of them, so that one damaged file costs nothing.
-A start reads the newest whole snapshot and what the log says behind it.
+The last two are kept, and the log after the older of them, so that one damaged file costs nothing.
+A start reads the newest whole snapshot and what the log says after it.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def open_behind(
         log.abandon()
         raise _uncovered(directory, log.start_offset)
     if log.end_offset < covered_offset:
-        # All that it holds is in the snapshot; new records must come behind that.
+        # All that it holds is in the snapshot; new records must come after that.
         logger.warning(
             "%s: the log ends at offset %d, before its snapshot; it goes on at offset %d",
             directory,
@@ -241,7 +241,7 @@ class MetadataSnapshots:
         """Returns when a snapshot of all that is committed now is durable."""
         now = self._clock.now()
         partition = self._controller.partition
-        # The log can then be cut exactly behind what the snapshot tells.
+        # The log can then be cut exactly after what the snapshot tells.
         partition.roll(now.wall_ms)
         async with asyncio.timeout(COMMIT_S_MAX):
             await self._controller.all_committed()
@@ -260,7 +260,7 @@ class MetadataSnapshots:
         logger.debug("the metadata up to offset %d is in a snapshot of %d bytes", end_offset, size)
 
     async def _copied_image(self) -> tuple[int, ImageCopy]:
-        """The committed image, and the offset behind it; the loop is not held for long."""
+        """The committed image, and the offset after it; the loop is not held for long."""
         for _ in range(COPIES_MAX):
             end_offset = self._controller.published_offset
             copy = ImageCopy(self._metadata.image)

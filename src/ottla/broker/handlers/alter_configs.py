@@ -27,7 +27,7 @@ def handle(
     )
 
 
-def refuse(request: AlterConfigsRequest, error: Exception) -> AlterConfigsResponse:
+def error_response(request: AlterConfigsRequest, error: Exception) -> AlterConfigsResponse:
     return AlterConfigsResponse(
         responses=[
             AlterConfigsResourceResponse(

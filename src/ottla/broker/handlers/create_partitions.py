@@ -23,7 +23,7 @@ def handle(
     )
 
 
-def refuse(request: CreatePartitionsRequest, error: Exception) -> CreatePartitionsResponse:
+def error_response(request: CreatePartitionsRequest, error: Exception) -> CreatePartitionsResponse:
     return CreatePartitionsResponse(
         results=[
             CreatePartitionsTopicResult(

@@ -28,7 +28,7 @@ def handle(
     )
 
 
-def refuse(request: CreateTopicsRequest, error: Exception) -> CreateTopicsResponse:
+def error_response(request: CreateTopicsRequest, error: Exception) -> CreateTopicsResponse:
     return CreateTopicsResponse(
         topics=[
             CreatableTopicResult(

@@ -39,5 +39,5 @@ def _failed(names: list[str], error: Exception) -> list[DeletableGroupResult]:
     return [DeletableGroupResult(group_id=name, error_code=code) for name in names]
 
 
-def refuse(request: DeleteGroupsRequest, error: Exception) -> DeleteGroupsResponse:
+def error_response(request: DeleteGroupsRequest, error: Exception) -> DeleteGroupsResponse:
     return DeleteGroupsResponse(results=_failed(request.groups_names, error))

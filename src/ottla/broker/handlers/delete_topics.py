@@ -31,7 +31,7 @@ def handle(
     )
 
 
-def refuse(request: DeleteTopicsRequest, error: Exception) -> DeleteTopicsResponse:
+def error_response(request: DeleteTopicsRequest, error: Exception) -> DeleteTopicsResponse:
     by_name = [DeleteTopicState(name=name) for name in request.topic_names]
     return DeleteTopicsResponse(
         responses=[

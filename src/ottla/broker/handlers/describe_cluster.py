@@ -57,5 +57,5 @@ def handle(
     )
 
 
-def refuse(request: DescribeClusterRequest, error: Exception) -> DescribeClusterResponse:
+def error_response(request: DescribeClusterRequest, error: Exception) -> DescribeClusterResponse:
     return DescribeClusterResponse(error_code=code_of(error), error_message=str(error))

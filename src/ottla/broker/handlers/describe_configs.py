@@ -103,7 +103,7 @@ def _failed(resource: DescribeConfigsResource, error: Exception) -> DescribeConf
     )
 
 
-def refuse(request: DescribeConfigsRequest, error: Exception) -> DescribeConfigsResponse:
+def error_response(request: DescribeConfigsRequest, error: Exception) -> DescribeConfigsResponse:
     return DescribeConfigsResponse(
         results=[_failed(resource, error) for resource in request.resources]
     )

@@ -49,5 +49,5 @@ def _failed(name: str, error: Exception) -> DescribedGroup:
     )
 
 
-def refuse(request: DescribeGroupsRequest, error: Exception) -> DescribeGroupsResponse:
+def error_response(request: DescribeGroupsRequest, error: Exception) -> DescribeGroupsResponse:
     return DescribeGroupsResponse(groups=[_failed(name, error) for name in request.groups])

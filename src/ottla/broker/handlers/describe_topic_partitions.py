@@ -110,7 +110,7 @@ def _partition(
     )
 
 
-def refuse(
+def error_response(
     request: DescribeTopicPartitionsRequest, error: Exception
 ) -> DescribeTopicPartitionsResponse:
     return DescribeTopicPartitionsResponse(

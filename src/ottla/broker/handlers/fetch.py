@@ -51,7 +51,7 @@ def handle(
     return Fetch(services, context, request).start()
 
 
-def refuse(request: FetchRequest, error: Exception) -> FetchResponse:
+def error_response(request: FetchRequest, error: Exception) -> FetchResponse:
     return FetchResponse(error_code=code_of(error))
 
 
@@ -263,7 +263,7 @@ class Fetch:
         except Exception as error:
             # The router's boundary has been left: without a reply the client would wait for ever.
             logger.exception("a fetch that had waited failed")
-            response = refuse(self._request, error)
+            response = error_response(self._request, error)
         self._deferred.resolve(response)
 
     def _in_thread(self) -> Deferred[FetchResponse]:
@@ -277,7 +277,7 @@ class Fetch:
         def done(finished: asyncio.Future[tuple[list[PartitionData], int, bool, bool]]) -> None:
             error = finished.exception()
             if error is not None:
-                deferred.resolve(refuse(self._request, error))  # type: ignore[arg-type]
+                deferred.resolve(error_response(self._request, error))  # type: ignore[arg-type]
             else:
                 deferred.resolve(self._respond(finished.result()[0]))
 
@@ -316,7 +316,7 @@ class Fetch:
         answer: PartitionData,
         memory: dict[Partition, int],
     ) -> None:
-        """Messages are counted when the client asks for what is behind them: no batch is opened."""
+        """Messages count as read when the client asks for the next: no batch is opened."""
         metrics = partition.metrics
         metrics.fetch_requests += 1
         if answer.error_code:

@@ -110,7 +110,7 @@ def _single(found: Coordinator) -> FindCoordinatorResponse:
     )
 
 
-def refuse(request: FindCoordinatorRequest, error: Exception) -> FindCoordinatorResponse:
+def error_response(request: FindCoordinatorRequest, error: Exception) -> FindCoordinatorResponse:
     response = _single(_not_found(request.key, error))
     response.coordinators = [_not_found(key, error) for key in request.coordinator_keys]
     return response

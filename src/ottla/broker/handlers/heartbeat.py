@@ -20,10 +20,10 @@ def handle(
     future = services.groups.shard_of(request.group_id).submit(
         lambda machine, now, ticket: machine.heartbeat(request, now, ticket)
     )
-    return when_decided(future, lambda error: refuse(request, error))
+    return when_decided(future, lambda error: error_response(request, error))
 
 
-def refuse(request: HeartbeatRequest, error: Exception) -> HeartbeatResponse:
+def error_response(request: HeartbeatRequest, error: Exception) -> HeartbeatResponse:
     if isinstance(error, CoordinatorLoading):
         return HeartbeatResponse()
     return HeartbeatResponse(error_code=group_code_of(error))

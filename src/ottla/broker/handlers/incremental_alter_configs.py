@@ -27,7 +27,7 @@ def handle(
     )
 
 
-def refuse(
+def error_response(
     request: IncrementalAlterConfigsRequest, error: Exception
 ) -> IncrementalAlterConfigsResponse:
     return IncrementalAlterConfigsResponse(

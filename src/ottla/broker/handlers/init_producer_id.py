@@ -31,7 +31,7 @@ async def handle(
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 
-def refuse(request: InitProducerIdRequest, error: Exception) -> InitProducerIdResponse:
+def error_response(request: InitProducerIdRequest, error: Exception) -> InitProducerIdResponse:
     return InitProducerIdResponse(
         error_code=code_of(error), producer_id=NO_PRODUCER, producer_epoch=NO_PRODUCER_EPOCH
     )

@@ -22,8 +22,8 @@ def handle(
     future = services.groups.shard_of(request.group_id).submit(
         lambda machine, now, ticket: machine.join(request, caller, now, ticket)
     )
-    return when_decided(future, lambda error: refuse(request, error), pipelined=False)
+    return when_decided(future, lambda error: error_response(request, error), pipelined=False)
 
 
-def refuse(request: JoinGroupRequest, error: Exception) -> JoinGroupResponse:
+def error_response(request: JoinGroupRequest, error: Exception) -> JoinGroupResponse:
     return JoinGroupResponse(error_code=group_code_of(error), member_id=request.member_id)

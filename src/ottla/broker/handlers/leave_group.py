@@ -18,8 +18,8 @@ def handle(
     future = services.groups.shard_of(request.group_id).submit(
         lambda machine, now, ticket: machine.leave(request, caller, now, ticket)
     )
-    return when_decided(future, lambda error: refuse(request, error))
+    return when_decided(future, lambda error: error_response(request, error))
 
 
-def refuse(request: LeaveGroupRequest, error: Exception) -> LeaveGroupResponse:
+def error_response(request: LeaveGroupRequest, error: Exception) -> LeaveGroupResponse:
     return LeaveGroupResponse(error_code=group_code_of(error))

@@ -22,5 +22,5 @@ async def handle(
     return ListGroupsResponse(groups=[group for answer in answers for group in answer])
 
 
-def refuse(request: ListGroupsRequest, error: Exception) -> ListGroupsResponse:
+def error_response(request: ListGroupsRequest, error: Exception) -> ListGroupsResponse:
     return ListGroupsResponse(error_code=group_code_of(error))

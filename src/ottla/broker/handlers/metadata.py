@@ -62,7 +62,7 @@ def _everything(
     asks_topics = request.include_topic_authorized_operations
     asks_cluster = request.include_cluster_authorized_operations
     key = ("metadata", context.version, context.listener, asks_topics, asks_cluster)
-    return cache.of_all(key, build)
+    return cache.kept_for_image(key, build)
 
 
 def _check_named(topics: list[MetadataRequestTopic], version: int) -> None:
@@ -153,7 +153,7 @@ def _topic(
 ) -> MetadataResponseTopic:
     # Before version 6 a leader without this listener is a leader that is not available.
     knows_listeners = context.version >= 6
-    partitions = cache.of_topic(
+    partitions = cache.kept_for_topic(
         topic,
         ("metadata", context.listener, knows_listeners),
         lambda topic: [
@@ -206,7 +206,7 @@ def offline_replicas(cache: MetadataCache, listener: str, partition: PartitionIm
     ]
 
 
-def refuse(request: MetadataRequest, error: Exception) -> MetadataResponse:
+def error_response(request: MetadataRequest, error: Exception) -> MetadataResponse:
     return MetadataResponse(
         topics=[
             MetadataResponseTopic(

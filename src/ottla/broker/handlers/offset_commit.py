@@ -23,10 +23,10 @@ def handle(
     future = services.groups.shard_of(request.group_id).submit(
         lambda machine, now, ticket: machine.commit(request, context.version, exists, now, ticket)
     )
-    return when_decided(future, lambda error: refuse(request, error))
+    return when_decided(future, lambda error: error_response(request, error))
 
 
-def refuse(request: OffsetCommitRequest, error: Exception) -> OffsetCommitResponse:
+def error_response(request: OffsetCommitRequest, error: Exception) -> OffsetCommitResponse:
     code = group_code_of(error)
     return OffsetCommitResponse(
         topics=[

@@ -18,8 +18,8 @@ def handle(
     future = services.groups.shard_of(request.group_id).submit(
         lambda machine, now, ticket: machine.delete_offsets(request, exists, ticket)
     )
-    return when_decided(future, lambda error: refuse(request, error))
+    return when_decided(future, lambda error: error_response(request, error))
 
 
-def refuse(request: OffsetDeleteRequest, error: Exception) -> OffsetDeleteResponse:
+def error_response(request: OffsetDeleteRequest, error: Exception) -> OffsetDeleteResponse:
     return OffsetDeleteResponse(error_code=group_code_of(error))

@@ -109,7 +109,7 @@ def _with_error_in_partitions(request: OffsetFetchRequest, code: int) -> OffsetF
     )
 
 
-def refuse(request: OffsetFetchRequest, error: Exception) -> OffsetFetchResponse:
+def error_response(request: OffsetFetchRequest, error: Exception) -> OffsetFetchResponse:
     code = group_code_of(error)
     groups = [
         OffsetFetchResponseGroup(group_id=group.group_id, error_code=code)

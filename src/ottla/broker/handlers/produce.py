@@ -63,7 +63,7 @@ def handle(
     if refusal is not None:
         if request.acks == ACKS_NONE:
             raise refusal
-        return _refuse_all(request, refusal)
+        return _all_failed(request, refusal)
     if _takes_time(services, request):
         return services.loop.create_task(_prepare_and_append(services, context, request))
     return _append(services, context, request)
@@ -106,7 +106,7 @@ def _refusal(context: RequestContext, request: ProduceRequest) -> OttlaError | N
     return None
 
 
-def _refuse_all(request: ProduceRequest, error: OttlaError) -> ProduceResponse:
+def _all_failed(request: ProduceRequest, error: OttlaError) -> ProduceResponse:
     response = ProduceResponse()
     for topic in request.topic_data:
         answers = [PartitionProduceResponse(data.index) for data in topic.partition_data]

@@ -27,8 +27,8 @@ def handle(
     future = services.groups.shard_of(request.group_id).submit(
         lambda machine, now, ticket: machine.sync(request, now, ticket)
     )
-    return when_decided(future, lambda error: refuse(request, error), pipelined=False)
+    return when_decided(future, lambda error: error_response(request, error), pipelined=False)
 
 
-def refuse(request: SyncGroupRequest, error: Exception) -> SyncGroupResponse:
+def error_response(request: SyncGroupRequest, error: Exception) -> SyncGroupResponse:
     return SyncGroupResponse(error_code=group_code_of(error))

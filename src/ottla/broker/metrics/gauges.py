@@ -26,8 +26,8 @@ def register_gauges(metrics: Metrics, services: Services, listener: Listener) ->
         for group, topic, index, offset in services.groups.committed_offsets():
             partition = (partitions.of_topic(topic) or {}).get(index)
             if partition is not None:
-                behind = max(0, partition.high_watermark.offset - offset)
-                yield (group, topic, str(index)), behind
+                lag = max(0, partition.high_watermark.offset - offset)
+                yield (group, topic, str(index)), lag
 
     def unreadable() -> Iterator[tuple[tuple[str, ...], int]]:
         yield (METADATA_TOPIC,), services.controller.unreadable_records

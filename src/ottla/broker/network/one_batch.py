@@ -117,14 +117,14 @@ class OneBatchProduces:
         self,
         services: Services,
         metrics: ApiMetrics,
-        refuse_unforeseen: Callable[[Exception], object],
+        count_unforeseen: Callable[[Exception], object],
     ) -> None:
         self.metrics = metrics
         self.deadlines = services.deadlines
         self._services = services
         self._partitions = services.partitions
         self._clock = services.clock
-        self._refuse_unforeseen = refuse_unforeseen
+        self._count_unforeseen = count_unforeseen
 
     def begin(self, connection: Connection, frame: bytearray, started_s: float) -> bool:
         """Whether the frame was taken; if not, nothing has happened."""
@@ -156,13 +156,13 @@ class OneBatchProduces:
         except (OttlaError, OSError) as error:
             partition.refuse(records, now_ms)
             self._services.metrics.topic(topic).produce_errors += 1
-            reply = shape.pack(shape.size, correlation_id, shape.before, -1, -1, -1, shape.behind)
+            reply = shape.pack(shape.size, correlation_id, shape.before, -1, -1, -1, shape.after)
             exchange = OneBatchExchange(self, connection, shape, reply, len(frame), started_s)
             connection.exchanges.append(exchange)
             exchange.failed(None, error)
             return True
         except Exception as error:
-            self._refuse_unforeseen(error)
+            self._count_unforeseen(error)
             raise
         reply = shape.pack(
             shape.size,
@@ -171,7 +171,7 @@ class OneBatchProduces:
             base_offset,
             now_ms if partition.is_append_time else -1,
             partition.log.start_offset,
-            shape.behind,
+            shape.after,
         )
         exchange = OneBatchExchange(self, connection, shape, reply, len(frame), started_s)
         connection.exchanges.append(exchange)

@@ -133,7 +133,7 @@ class Route(NamedTuple):
     api: Api
     request: type[Message]
     handle: Callable[[Services, RequestContext, Any], Outcome]
-    refuse: Callable[[Any, Exception], Message] | None
+    error_response: Callable[[Any, Exception], Message] | None
     metrics: ApiMetrics
 
 
@@ -178,7 +178,7 @@ class Router:
         listener: str,
         memory: dict[Any, Any],
     ) -> Outcome:
-        """Runs the handler. What it raises about the whole request becomes its refusal."""
+        """Runs the handler. What it raises about the whole request becomes its reply."""
         context = RequestContext(
             head.api_key, head.version, head.correlation_id, head.client_id, host, listener, memory
         )
@@ -187,7 +187,7 @@ class Router:
             request: Message = route.request()
         else:
             try:
-                # Bytes behind the body are ignored, as in Kafka: librdkafka 2.16 sends three
+                # Bytes after the body are ignored, as in Kafka: librdkafka 2.16 sends three
                 # too many when it asks for all topics.
                 request, _ = decode_prefix(route.request, frame, head.version, head.body_at)
             except MalformedMessage as error:
@@ -195,7 +195,7 @@ class Router:
         try:
             outcome = route.handle(self._services, context, request)
         except Exception as error:
-            return self.refusal(route, request, error)
+            return self.error_reply(route, request, error)
         if isinstance(outcome, (Message, Deferred)) or outcome is None:
             return outcome
         return self._guarded(route, request, outcome)
@@ -206,15 +206,15 @@ class Router:
         try:
             return await outcome
         except Exception as error:
-            return self.refusal(route, request, error)
+            return self.error_reply(route, request, error)
 
-    def refusal(self, route: Route, request: Message, error: Exception) -> Message:
+    def error_reply(self, route: Route, request: Message, error: Exception) -> Message:
         route.metrics.errors += 1
         if not isinstance(error, (OttlaError, OSError)):
             logger.error("%s failed", route.api.name, exc_info=error)
-        if route.refuse is None:
+        if route.error_response is None:
             raise CloseConnection(f"{route.api.name}: {error}") from error
-        return route.refuse(request, error)
+        return route.error_response(request, error)
 
     def _load(self, api_key: int) -> Route:
         api = APIS[api_key]
@@ -224,7 +224,7 @@ class Router:
             api,
             getattr(messages, f"{api.name}Request"),
             handler.handle,
-            getattr(handler, "refuse", None),
+            getattr(handler, "error_response", None),
             self._services.metrics.api(api_key, api.name),
         )
         self._routes[api_key] = route
@@ -235,10 +235,10 @@ class Router:
     def _load_one_batch(self, route: Route) -> None:
         from ottla.broker.network.one_batch import OneBatchProduces
 
-        def refuse_unforeseen(error: Exception) -> None:
-            self.refusal(route, route.request(), error)
+        def count_unforeseen(error: Exception) -> None:
+            self.error_reply(route, route.request(), error)
 
-        self.one_batch_produces = OneBatchProduces(self._services, route.metrics, refuse_unforeseen)
+        self.one_batch_produces = OneBatchProduces(self._services, route.metrics, count_unforeseen)
 
     def preload(self, api_key: int) -> None:
         """Imports an API's handler before anybody asks."""

@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 K = TypeVar("K", bound=Hashable)
 
 
-class Deadlines(Generic[K]):
+class Timers(Generic[K]):
     """One deadline per key.
 
     A deadline that moves later, as a session's does at each heartbeat, costs one dictionary write:
