@@ -69,7 +69,7 @@ def test_its_reply_is_what_the_general_writer_writes(version: int, topic: str) -
     response = ProduceResponse([TopicProduceResponse(topic, [answer])])
     expected = b"".join(frame_reply(-9, version >= FLEXIBLE_VERSION, response, version))
     place = (OFFSET, OFFSET + 1, -OFFSET)
-    assert shape.pack(shape.size, -9, shape.before, *place, shape.behind) == expected
+    assert shape.pack(shape.size, -9, shape.before, *place, shape.after) == expected
 
 
 @pytest.mark.parametrize("version", VERSIONS)
