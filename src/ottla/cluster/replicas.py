@@ -116,11 +116,13 @@ class ReplicaSet:
 
         Who is to join must have `reached` the high watermark and the beginning of this epoch.
         """
+        # Idle partitions are not asked for in every round: who has all of it is caught up now.
+        for progress in self._followers.values():
+            if progress.end_offset == leader_end:
+                progress.caught_up_ms = now_ms
         if self._proposed is not None:
             return None
-        wanted = (self.isr - self.lagging(leader_end, now_ms, lag_ms_max)) | self.joinable(
-            reached, now_ms, lag_ms_max
-        )
+        wanted = (self.isr - self.lagging(leader_end, now_ms, lag_ms_max)) | self.joinable(reached)
         return None if wanted == self.isr else wanted
 
     def lagging(self, leader_end: Offset, now_ms: int, lag_ms_max: int) -> frozenset[int]:
@@ -133,13 +135,12 @@ class ReplicaSet:
             and now_ms - progress.caught_up_ms > lag_ms_max
         )
 
-    def joinable(self, reached: Offset, now_ms: int, lag_ms_max: int) -> frozenset[int]:
+    def joinable(self, reached: Offset) -> frozenset[int]:
+        """Whether they are still alive, and in the life in which they said so, the controller knows."""
         return frozenset(
             replica
             for replica, progress in self._followers.items()
-            if replica not in self.isr
-            and progress.end_offset >= reached
-            and now_ms - progress.fetched_ms <= lag_ms_max
+            if replica not in self.isr and progress.end_offset >= reached
         )
 
     def propose(self, isr: Collection[int]) -> None:
