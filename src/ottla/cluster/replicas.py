@@ -136,7 +136,7 @@ class ReplicaSet:
         )
 
     def joinable(self, reached: Offset) -> frozenset[int]:
-        """Whether they are still alive, and in the life in which they said so, the controller knows."""
+        """Whether they are still alive, and in the same life, is for the controller to know."""
         return frozenset(
             replica
             for replica, progress in self._followers.items()
