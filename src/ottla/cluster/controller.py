@@ -18,7 +18,7 @@ from ottla.config import BrokerConfig
 from ottla.errors import ErrorCode, OttlaError, TopicExists, code_of
 from ottla.machine import Decision, Ticket
 from ottla.ports import Random
-from ottla.types import Now
+from ottla.types import NO_TOPIC_ID, Now, ProducerId, TopicId
 from ottla.wire.messages import alter_configs as legacy
 from ottla.wire.messages import incremental_alter_configs as incremental
 from ottla.wire.messages.create_partitions import (
@@ -40,7 +40,7 @@ from ottla.wire.messages.delete_topics import (
     DeleteTopicState,
 )
 from ottla.wire.messages.metadata_records import ConfigRecord, ProducerIdsRecord
-from ottla.wire.schema import NO_UUID, Message
+from ottla.wire.schema import Message
 
 PRODUCER_IDS_PER_BLOCK: Final = 1_000
 
@@ -101,7 +101,7 @@ class Controller:
             results.append(
                 CreatableTopicResult(
                     name=name,
-                    topic_id=NO_UUID if request.validate_only else outcome.id,
+                    topic_id=NO_TOPIC_ID if request.validate_only else outcome.id,
                     error_message=None,
                     num_partitions=outcome.partitions,
                     replication_factor=outcome.replication_factor,
@@ -250,7 +250,7 @@ class Controller:
         return _decision([*records], ticket, cursor)
 
     def renew_leader_epoch(
-        self, node_id: int, topic_id: bytes, index: int, now: Now, ticket: Ticket
+        self, node_id: int, topic_id: TopicId, index: int, now: Now, ticket: Ticket
     ) -> Decision[Message]:
         """A leader has cut its log; answers with how many records that made."""
         records = brokers.renew_leader_epoch(self.image, node_id, topic_id, index)
@@ -288,7 +288,8 @@ class Controller:
                     next_producer_id=self._producer_ids.stop,
                 )
             ]
-        producer_id, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
+        producer_id = ProducerId(self._producer_ids[0])
+        self._producer_ids = self._producer_ids[1:]
         return _decision(records, ticket, producer_id)
 
 

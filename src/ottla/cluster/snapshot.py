@@ -12,7 +12,7 @@ from typing import Final
 
 from ottla.cluster.features import METADATA_VERSION
 from ottla.cluster.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from ottla.types import NO_NODE
+from ottla.types import NO_NODE, TopicId
 from ottla.wire.messages.metadata_records import (
     BrokerEndpoint,
     ConfigRecord,
@@ -103,7 +103,7 @@ def _registration(broker: BrokerImage) -> RegisterBrokerRecord:
     )
 
 
-def _partition(topic_id: bytes, index: int, partition: PartitionImage) -> PartitionRecord:
+def _partition(topic_id: TopicId, index: int, partition: PartitionImage) -> PartitionRecord:
     return PartitionRecord(
         partition_id=index,
         topic_id=topic_id,

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from ottla.cluster.framing import encode_record
 from ottla.errors import CorruptBatch
 from ottla.ports import Disk
+from ottla.types import LeaderEpoch, Offset
 from ottla.wire.codec import MalformedMessage, decode, encode
 from ottla.wire.messages.snapshot_records import SnapshotFooterRecord, SnapshotHeaderRecord
 from ottla.wire.records import (
@@ -53,8 +54,8 @@ class DamagedSnapshot(Exception):
 class SnapshotId(NamedTuple):
     """What a snapshot is called; in this order the largest is the newest."""
 
-    end_offset: int
-    epoch: int
+    end_offset: Offset
+    epoch: LeaderEpoch
 
     def __str__(self) -> str:
         return f"{self.end_offset:0{OFFSET_DIGITS}d}-{self.epoch:0{EPOCH_DIGITS}d}"
@@ -69,7 +70,7 @@ class SnapshotId(NamedTuple):
             and (offset + epoch).isascii()
             and (offset + epoch).isdecimal()
         )
-        return cls(int(offset), int(epoch)) if is_snapshot else None
+        return cls(Offset(int(offset)), LeaderEpoch(int(epoch))) if is_snapshot else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Snapshot:
     batches: Sequence[memoryview]
 
     @property
-    def end_offset(self) -> int:
+    def end_offset(self) -> Offset:
         return self.id.end_offset
 
 
@@ -119,7 +120,9 @@ def _grouped(records: Iterable[Message]) -> Iterator[list[bytes]]:
         yield values
 
 
-def _control_batch(offset: int, epoch: int, now_ms: int, kind: int, message: Message) -> bytearray:
+def _control_batch(
+    offset: int, epoch: LeaderEpoch, now_ms: int, kind: int, message: Message
+) -> bytearray:
     key = CONTROL_KEY.pack(CONTROL_KEY_VERSION, kind)
     record = Record(offset, now_ms, key, encode(message, FORMAT_VERSION))
     return encode_batch([record], base_offset=offset, leader_epoch=epoch, is_control=True)

@@ -10,7 +10,7 @@ from ottla.coordinators.group_records import OffsetRecord
 from ottla.coordinators.group_states import GroupState
 from ottla.coordinators.settings import GroupSettings, fits_in_record
 from ottla.errors import ErrorCode
-from ottla.types import NO_OFFSET
+from ottla.types import NO_OFFSET, Offset
 from ottla.wire.messages.group_records import OffsetCommitValue
 from ottla.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -46,7 +46,7 @@ class Position(NamedTuple):
     group: str
     topic: str
     partition: int
-    offset: int
+    offset: Offset
 
 
 class OffsetStore:
@@ -87,7 +87,7 @@ class OffsetStore:
         for group, topics in self._groups.items():
             for topic, partitions in topics.items():
                 for partition, value in partitions.items():
-                    yield Position(group, topic, partition, value.offset)
+                    yield Position(group, topic, partition, Offset(value.offset))
 
     def tombstones(self, group: str, topics: Iterable[str] | None = None) -> list[OffsetRecord]:
         """What deletes a group's positions: all of them, or those in `topics`."""
