@@ -79,7 +79,7 @@ def load(
         name = ALIASES.get(name, name)
         if name not in BROKER_SETTINGS and not is_of_kafka(name):
             refusal = unknown(name, [*BROKER_SETTINGS, *ALIASES])
-            raise InvalidConfig(f"{refusal} (from {origin}; `ottla config list` shows all)")
+            raise InvalidConfig(f"{refusal} (from {origin}; `ottla settings list` shows all)")
         texts[name] = text
         origins[name] = origin
     try:
@@ -134,7 +134,7 @@ def _from_environment(env: Mapping[str, str]) -> Iterable[_Given]:
             continue
         if variable not in name_by_variable:
             refusal = unknown(variable, name_by_variable, "setting in the environment:")
-            raise InvalidConfig(f"{refusal} (`ottla config list` shows all)")
+            raise InvalidConfig(f"{refusal} (`ottla settings list` shows all)")
         yield _Given(name_by_variable[variable], text, Origin(Source.ENVIRONMENT, variable))
 
 
