@@ -23,11 +23,22 @@ app = typer.Typer(
 TopicOption = Annotated[
     str | None,
     typer.Option(
-        "--topic", "-t", metavar="TOPIC", show_default=False, autocompletion=completion.topics
+        "--topic",
+        "-t",
+        metavar="TOPIC",
+        help="The topic whose settings are meant.",
+        show_default=False,
+        autocompletion=completion.topics,
     ),
 ]
 BrokerOption = Annotated[
-    str | None, typer.Option("--broker", metavar="NODE_ID", show_default=False)
+    str | None,
+    typer.Option(
+        "--broker",
+        metavar="NODE_ID",
+        help="The broker whose settings are meant.",
+        show_default=False,
+    ),
 ]
 
 _SOURCES: Final = {

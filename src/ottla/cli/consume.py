@@ -41,7 +41,9 @@ GroupOption = Annotated[
 ]
 FromBeginningOption = Annotated[
     bool,
-    typer.Option("--from-beginning", help="Start with the oldest message; a group, if it is new."),
+    typer.Option(
+        "--from-beginning", help="Start with the oldest message; a group only if it is new."
+    ),
 ]
 OffsetOption = Annotated[
     str | None,

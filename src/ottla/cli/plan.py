@@ -85,7 +85,7 @@ def plan(
         bool | None,
         typer.Option(
             "--explain/--no-explain",
-            help="Show the arithmetic, line by line; so on a terminal.",
+            help="Show the arithmetic, line by line; the default on a terminal.",
             show_default=False,
         ),
     ] = None,

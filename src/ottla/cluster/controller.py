@@ -13,7 +13,7 @@ from typing import Any, Final
 from ottla.cluster import alterations, brokers, directories, features, topics
 from ottla.cluster.configs import BrokerLayers, describe_topic
 from ottla.cluster.framing import decode_record, encode_record
-from ottla.cluster.image import MetadataImage
+from ottla.cluster.image import NO_BROKER_EPOCH, MetadataImage
 from ottla.config import BrokerConfig
 from ottla.errors import ErrorCode, OttlaError, TopicExists, code_of
 from ottla.machine import Decision, Ticket
@@ -238,7 +238,7 @@ class Controller:
     def register_broker(
         self, registration: brokers.Registration, now: Now, ticket: Ticket
     ) -> Decision[Message]:
-        """Answers with the broker's epoch. What is written first is what the records may be."""
+        """Answers with the broker's epoch. Feature levels go first: they say what may follow."""
         record = brokers.register(self.image, registration)
         return _decision([*features.finalize(self.image), record], ticket, record.broker_epoch)
 
@@ -263,14 +263,14 @@ class Controller:
         now: Now,
         ticket: Ticket,
     ) -> Decision[Message]:
-        """A broker tells where its replicas lie; answers with how many that was new of."""
+        """A broker reports where its replicas lie; answers with how many of that was new."""
         records = directories.assign(self.image, node_id, assignments)
         return _decision([*records], ticket, len(records))
 
     def take_directory_offline(
         self, node_id: int, directory_id: bytes, now: Now, ticket: Ticket
     ) -> Decision[Message]:
-        """A broker tells that a directory has failed; answers with how many records that made."""
+        """A broker reports that a directory has failed; answers with how many records that made."""
         records = directories.take_offline(self.image, node_id, directory_id)
         return _decision(records, ticket, len(records))
 
@@ -284,7 +284,7 @@ class Controller:
             records = [
                 ProducerIdsRecord(
                     broker_id=self._config.node_id,
-                    broker_epoch=-1 if broker is None else broker.epoch,
+                    broker_epoch=NO_BROKER_EPOCH if broker is None else broker.epoch,
                     next_producer_id=self._producer_ids.stop,
                 )
             ]

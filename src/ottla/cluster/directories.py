@@ -43,7 +43,7 @@ def directory_of(partition: PartitionImage, node_id: int) -> bytes | None:
 
 
 def lies_offline(broker: BrokerImage, partition: PartitionImage) -> bool:
-    """Whether the broker's replica is known to lie in a directory that the broker has not."""
+    """Whether the broker's replica is known to lie in a directory that the broker does not have."""
     directory_id = directory_of(partition, broker.id)
     return (
         directory_id is not None and bool(broker.log_dirs) and directory_id not in broker.log_dirs

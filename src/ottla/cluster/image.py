@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 # PartitionChangeRecord: this value of `leader` leaves leader and leader epoch alone.
 NO_LEADER_CHANGE: Final = -2
+NO_BROKER_EPOCH: Final = -1
 
 
 class ResourceType(IntEnum):

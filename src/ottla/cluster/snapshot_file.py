@@ -43,7 +43,7 @@ SNAPSHOT_HEADER: Final = 3
 SNAPSHOT_FOOTER: Final = 4
 FORMAT_VERSION: Final = 0
 # Kafka reads no metadata batch above 8 MB; ours are as large as is decoded in a few milliseconds.
-RECORDS_PER_BATCH_MAX: Final = 1_000
+BATCH_RECORDS_MAX: Final = 1_000
 BATCH_BYTES_MAX: Final = 1024 * 1024
 
 
@@ -110,7 +110,7 @@ def _grouped(records: Iterable[Message]) -> Iterator[list[bytes]]:
     byte_count = 0
     for record in records:
         value = encode_record(record)
-        is_full = len(values) == RECORDS_PER_BATCH_MAX or byte_count + len(value) > BATCH_BYTES_MAX
+        is_full = len(values) == BATCH_RECORDS_MAX or byte_count + len(value) > BATCH_BYTES_MAX
         if values and is_full:
             yield values
             values, byte_count = [], 0
@@ -226,7 +226,7 @@ class SnapshotFiles:
         return decode_snapshot(id, self._disk.read_file(self.path(id)))
 
     def newest(self) -> Snapshot | None:
-        """The newest one that is whole; the log is told of those that are not."""
+        """The newest one that is whole; those that are not are logged."""
         for id in reversed(self.ids()):
             try:
                 return self.read(id)

@@ -1,4 +1,4 @@
-"""Creating topics, deleting them, adding partitions: who asks for what gets which records.
+"""Creating topics, deleting them, adding partitions: the records that a request comes to.
 
 Each topic of a request stands for itself: it gives records, or an error that names what is wrong.
 """

@@ -32,7 +32,7 @@ from ottla.wire.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 
-# From here on a client can be told that its group is gone.
+# From this version on a client can be told that its group is gone.
 COMMIT_VERSION_WITH_GROUP_ERRORS: Final = 9
 
 # Whether a partition of a topic exists, by topic name and partition index.
@@ -265,7 +265,7 @@ def expired(
 ) -> list[OffsetRecord]:
     """Tombstones for what nobody needs any more (KIP-211).
 
-    Counting starts when the group became empty; in a group without members' protocol, and for
+    Counting starts when the group became empty; in a group that never had members, and for
     topics that a stable consumer group no longer reads, at the commit itself. A group in between
     keeps everything.
     """
