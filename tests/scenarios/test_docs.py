@@ -141,7 +141,7 @@ def test_the_settings_file_of_the_page_is_understood(tmp_path: Path) -> None:
     (text,) = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "node.toml").write_text(text)
     shown = subprocess.run(
-        [sys.executable, "-m", "ottla", "config", "show", "node.toml", "--changed"],
+        [sys.executable, "-m", "ottla", "settings", "show", "node.toml", "--changed"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

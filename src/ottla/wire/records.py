@@ -234,7 +234,7 @@ def headers_in(buf: Buffer, pos: int = 0) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def decode_records(buf: Buffer, pos: int = 0) -> list[Record]:
-    """Opens one batch, believing nothing: any lie in it raises CorruptBatch."""
+    """Opens one batch, believing nothing: whatever does not fit raises CorruptBatch."""
     header = read_header(buf, pos)
     if header.magic != MAGIC or not crc_matches(buf, pos, header):
         raise CorruptBatch(f"no intact batch at position {pos}")

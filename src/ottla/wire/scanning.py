@@ -69,7 +69,7 @@ def records_to_scan(batch: Buffer) -> int:
 
 
 def keyless_records(batch: Buffer, header: BatchHeader) -> Steps[Keyless]:
-    """Finds the records without a key; CorruptBatch on a lie about where a record or key ends."""
+    """Finds the records without a key; CorruptBatch where a record or key ends elsewhere."""
     total = 0
     found: list[int] = []
     data = _opened(batch, header)
@@ -129,7 +129,7 @@ def _opened(batch: Buffer, header: BatchHeader) -> memoryview:
 
 
 def _scan_keys(data: memoryview, pos: int, first: int, stop: int, found: list[int]) -> int:
-    """Varints are read where they are met, as a batch is all varints."""
+    """Varints are read inline, since a batch consists of little else."""
     for place in range(first, stop):
         size = data[pos]
         pos += 1

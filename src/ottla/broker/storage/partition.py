@@ -34,7 +34,7 @@ from ottla.log.directory import DataDirectory
 from ottla.log.log import Appended, Log, LogPosition, SyncTicket
 from ottla.log.progress import Hints
 from ottla.log.values import NO_TIMESTAMP
-from ottla.types import ALWAYS_SYNCED_TOPICS, NO_EPOCH, TopicPartition
+from ottla.types import ALWAYS_SYNCED_TOPICS, NO_EPOCH, TopicId, TopicPartition
 from ottla.wire.compression import Compression
 from ottla.wire.records import (
     BATCH_HEADER_BYTES,
@@ -109,7 +109,7 @@ class Partition:
     def __init__(
         self,
         name: TopicPartition,
-        topic_id: bytes,
+        topic_id: TopicId,
         log: Log,
         leader_epoch: int,
         config: TopicConfig,

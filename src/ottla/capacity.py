@@ -50,7 +50,7 @@ INDEX_INTERVAL_BYTES: Final[int] = TOPIC_SETTINGS["index.interval.bytes"].defaul
 SEGMENT_BYTES: Final[int] = TOPIC_SETTINGS["segment.bytes"].default
 SEGMENT_MS: Final[int] = TOPIC_SETTINGS["segment.ms"].default
 
-# Assumed: how busy a broker may be, and how far behind a reader is still served from memory.
+# Assumed: how busy a broker may be, and how late a reader may come to be served from memory.
 BUSY_SHARE_MAX: Final = 0.6
 PAGE_CACHE_S: Final = 30
 

@@ -1,4 +1,4 @@
-"""`ottla config`: the broker's settings, what they mean and where they come from."""
+"""`ottla settings`: what can be set, and what a broker would start with. No broker is asked."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from ottla.cli.start import ConfigFile, Sets
 from ottla.config import BROKER_SETTINGS, TOPIC_SETTINGS, Source, idle_names, load
 
 app = typer.Typer(
-    help="The settings of the broker and of topics.",
+    help="What can be set, and what a broker would start with. No broker is asked.",
     no_args_is_help=True,
-    epilog=examples("ottla config list", "ottla config show node.toml --origin"),
+    epilog=examples("ottla settings list", "ottla settings show node.toml --origin"),
 )
 
 
@@ -41,7 +41,7 @@ def rows(scope: str) -> Iterator[dict[str, Any]]:
 @app.command(
     "list",
     epilog=examples(
-        "ottla config list", "ottla config list --scope topic", "ottla config list --json"
+        "ottla settings list", "ottla settings list --scope topic", "ottla settings list --json"
     ),
 )
 def list_settings(
@@ -66,9 +66,9 @@ def list_settings(
 @app.command(
     "show",
     epilog=examples(
-        "ottla config show",
-        "ottla config show node.toml --origin",
-        "ottla config show --set num.partitions=3 --changed",
+        "ottla settings show",
+        "ottla settings show node.toml --origin",
+        "ottla settings show --set num.partitions=3 --changed",
     ),
 )
 def show(
@@ -100,4 +100,4 @@ def show(
 
 
 def register(root: typer.Typer) -> None:
-    root.add_typer(app, name="config")
+    root.add_typer(app, name="settings")

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla import planning
-from ottla.planning import Plan, Workload, message_cpu_us, plan
+from ottla import capacity
+from ottla.capacity import Plan, Workload, message_cpu_us, plan
 from ottla.wire.records import Record, encode_batch
 
 HISTORY = Path(__file__).parent.parent.parent / "docs" / "benchmarks" / "history.jsonl"
@@ -49,17 +49,17 @@ def measured(kind: str, **wanted: Any) -> dict[str, Any]:
 
 
 def test_coefficients_are_those_of_the_run_that_is_named() -> None:
-    run = measured("quick", rev=planning.MEASURED_REVISION)
-    for cost, case in ((planning.SMALL, "backlog-100B"), (planning.LARGE, "backlog-1KB")):
+    run = measured("quick", rev=capacity.MEASURED_REVISION)
+    for cost, case in ((capacity.SMALL, "backlog-100B"), (capacity.LARGE, "backlog-1KB")):
         both = (run[case], run[f"{case}-synced"])
         assert cost.produce_cpu_us == max(row["produce_cpu_us"] for row in both)
         assert cost.consume_cpu_us == max(row["consume_cpu_us"] for row in both)
-    assert round(run["requests-16"]["request_cpu_us"], 1) == planning.REQUEST_CPU_US
-    assert round(run["requests-16-synced"]["request_cpu_us"], 1) == planning.SYNCED_REQUEST_CPU_US
-    assert round(run["idle"]["rss_mb"], 1) * 1e6 == planning.IDLE_RSS_BYTES
-    many = run[f"partitions-{planning.PARTITIONS_MEASURED_MAX}"]["rss_mb"]
-    each = (round(many, 1) * 1e6 - planning.IDLE_RSS_BYTES) / planning.PARTITIONS_MEASURED_MAX
-    assert each == pytest.approx(planning.PARTITION_RSS_BYTES, abs=1)
+    assert round(run["requests-16"]["request_cpu_us"], 1) == capacity.REQUEST_CPU_US
+    assert round(run["requests-16-synced"]["request_cpu_us"], 1) == capacity.SYNCED_REQUEST_CPU_US
+    assert round(run["idle"]["rss_mb"], 1) * 1e6 == capacity.IDLE_RSS_BYTES
+    many = run[f"partitions-{capacity.PARTITIONS_MEASURED_MAX}"]["rss_mb"]
+    each = (round(many, 1) * 1e6 - capacity.IDLE_RSS_BYTES) / capacity.PARTITIONS_MEASURED_MAX
+    assert each == pytest.approx(capacity.PARTITION_RSS_BYTES, abs=1)
 
 
 def test_a_message_of_a_measured_size_costs_what_was_measured() -> None:
@@ -96,8 +96,8 @@ def test_larger_batches_never_need_more_brokers(load: Workload, factor: int) -> 
 @given(WORKLOADS)
 def test_no_broker_is_asked_for_more_than_was_measured(load: Workload) -> None:
     made = plan(load)
-    assert made.busy_share <= planning.BUSY_SHARE_MAX * 1.000001
-    assert made.replicas / made.brokers <= planning.PARTITIONS_MEASURED_MAX
+    assert made.busy_share <= capacity.BUSY_SHARE_MAX * 1.000001
+    assert made.replicas / made.brokers <= capacity.PARTITIONS_MEASURED_MAX
     assert made.brokers >= load.replication
 
 
@@ -149,4 +149,4 @@ def test_a_slow_partitions_open_segment_is_a_week_of_it_and_not_a_whole_one() ->
     made = plan(Workload(1, 1000, replication=1, retention_s=60, partitions=1))
     assert made.disk_open_segments_bytes == pytest.approx(made.stored_bytes_per_s * 7 * 86_400)
     full = plan(Workload(1e6, 1000, replication=1, retention_s=60, partitions=1))
-    assert full.disk_open_segments_bytes == planning.SEGMENT_BYTES
+    assert full.disk_open_segments_bytes == capacity.SEGMENT_BYTES
