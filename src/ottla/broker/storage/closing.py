@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ottla.errors import OttlaError
-from ottla.log.short_logs import ShortLog, write_short_logs
+from ottla.log.opening.short_logs import ShortLog, write_short_logs
 from ottla.ports import Disk
 from ottla.types import TopicPartition
 

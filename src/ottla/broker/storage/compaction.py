@@ -17,11 +17,11 @@ from ottla.broker.storage.compaction_helper import CompactionFailed, CompactionH
 from ottla.broker.storage.threads import wait_out
 from ottla.errors import OttlaError
 from ottla.log.checkpoints import read_offsets, write_offsets
-from ottla.log.compaction import CompactionJob, Source
-from ottla.log.compaction_choice import Dirtiness, Rules, dirtiness
-from ottla.log.compaction_output import CleanedSegment
-from ottla.log.compaction_swap import Swap, SwapAbandoned, remove_cleaned
-from ottla.log.retention import stretches
+from ottla.log.compaction.choice import Dirtiness, Rules, dirtiness
+from ottla.log.compaction.job import CompactionJob, Source
+from ottla.log.compaction.output import CleanedSegment
+from ottla.log.compaction.swap import Swap, SwapAbandoned, remove_cleaned
+from ottla.log.retention import extents
 from ottla.types import TopicPartition
 from ottla.wire.records import BATCH_HEADER_BYTES, read_header
 
@@ -75,7 +75,7 @@ class _Look(NamedTuple):
             return read_header(data).max_timestamp
 
         return dirtiness(
-            stretches(self.segments, self.end_offset),
+            extents(self.segments, self.end_offset),
             self.cleaned_to,
             self.start_offset,
             self.settled_base,

@@ -11,8 +11,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.storage.stores import is_broken
+from ottla.log.hints import Hints
 from ottla.log.log import SyncTicket
-from ottla.log.progress import Hints
 from ottla.ports import Disk
 
 if TYPE_CHECKING:

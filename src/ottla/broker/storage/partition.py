@@ -31,8 +31,8 @@ from ottla.errors import (
 )
 from ottla.log.corruption import Corruption
 from ottla.log.directory import DataDirectory
+from ottla.log.hints import Hints
 from ottla.log.log import Appended, Log, LogPosition, SyncTicket
-from ottla.log.progress import Hints
 from ottla.log.values import NO_TIMESTAMP
 from ottla.types import ALWAYS_SYNCED_TOPICS, NO_EPOCH, TopicId, TopicPartition
 from ottla.wire.compression import Compression

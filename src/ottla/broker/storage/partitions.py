@@ -38,10 +38,10 @@ from ottla.log.checkpoints import (
     write_offsets,
 )
 from ottla.log.handles import Handles
+from ottla.log.hints import Hints
 from ottla.log.log import Log, LogConfig
 from ottla.log.lost import lost_log
-from ottla.log.progress import Hints
-from ottla.log.short_logs import ShortLog, read_short_logs
+from ottla.log.opening.short_logs import ShortLog, read_short_logs
 from ottla.ports import Clock, Disk, Random
 from ottla.types import INTERNAL_TOPICS, METADATA_TOPIC, TopicPartition
 

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.broker.storage.threads import WAIT_S_MAX, wait_out
 from ottla.errors import OttlaError
-from ottla.log.retention import Limits, Stretch, count_expired, start_without, stretches
+from ottla.log.retention import Extent, Limits, count_expired, extents, start_without
 
 if TYPE_CHECKING:
     from ottla.broker.storage.partition import Partition
@@ -192,7 +192,7 @@ class _Look(NamedTuple):
 
     def judge(self, now_ms: int) -> _Verdict:
         """Blocking."""
-        config, log = self.config, stretches(self.segments, self.end_offset)
+        config, log = self.config, extents(self.segments, self.end_offset)
         gone = count_expired(
             log,
             Limits("delete" in config.cleanup_policy, config.retention_ms, config.retention_bytes),
@@ -227,7 +227,7 @@ class _Verdict(NamedTuple):
     """How many of a partition's segments may go."""
 
     look: _Look
-    log: Sequence[Stretch]
+    log: Sequence[Extent]
     gone: int
 
     @property

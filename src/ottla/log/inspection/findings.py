@@ -36,7 +36,7 @@ class Trouble(StrEnum):
     UNREADABLE = "unreadable"
 
 
-_RESTORE: Final = "Check the disk, then restore the file from a copy; readers can go on behind it."
+_RESTORE: Final = "Check the disk, then restore the file from a copy; readers can go on after it."
 _REBUILT: Final = "Remove the file and restart the broker: it is built anew from the log."
 
 ADVICE: Final[dict[Trouble, str]] = {

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 
 from ottla.errors import StorageFailed
-from ottla.log.compaction_swap import complete_swaps
+from ottla.log.chain import needed_from
 from ottla.log.corruption import (
     NOT_COUNTED,
     Corruption,
@@ -21,12 +21,14 @@ from ottla.log.corruption import (
 )
 from ottla.log.epochs import Epochs
 from ottla.log.index import Indexes
-from ottla.log.listing import Found, Loaded, Site, look, producers_at
+from ottla.log.opening.listing import Found, Loaded, look, producers_at
+from ottla.log.opening.recovery import Damaged, epochs_in, recover
+from ottla.log.opening.short_logs import ShortLog
+from ottla.log.opening.swaps import complete_swaps
 from ottla.log.producer_state import ProducerState
-from ottla.log.recovery import Damaged, epochs_in, recover
 from ottla.log.scan import OFFSET_DELTA_MAX, batches
 from ottla.log.segment import SNAPSHOT, Segment
-from ottla.log.short_logs import ShortLog
+from ottla.log.site import Site
 from ottla.log.unsynced import Unsynced
 from ottla.log.values import LogPosition
 
@@ -94,7 +96,7 @@ def _look_closely(
         return
     next_offset, _, corruption = survey(segments, site.handles)
     if corruption is not None:
-        # Behind the recovery point a crash may have left half of a batch: that is no damage.
+        # After the recovery point a crash may have left half of a batch: that is no damage.
         safe_offset = max(recovery_point, -1 if note is None else note.offset + 1)
         if clean or corruption.offset < safe_offset:
             raise Damaged(corruption)
@@ -104,19 +106,6 @@ def _look_closely(
         raise Damaged(note)
     if found.has_note:
         remove_note(site.disk, site.directory)
-
-
-def needed_from(start_offset: int, segments: list[Segment]) -> list[Segment]:
-    """Without those that end before the start of the log: their removal may have been undone."""
-    first = 0
-    # A segment without a file yet cannot be the only one: a restart would begin at zero.
-    while (
-        first + 1 < len(segments)
-        and segments[first + 1].base_offset <= start_offset
-        and segments[first + 1].is_created
-    ):
-        first += 1
-    return segments[first:]
 
 
 def _as_it_lies(

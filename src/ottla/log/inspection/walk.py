@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple, Protocol
 
-from ottla.log.findings import Trouble
 from ottla.log.index import Read
+from ottla.log.inspection.findings import Trouble
 from ottla.log.scan import OFFSET_DELTA_MAX, SCAN_BYTES, is_intact
 from ottla.wire.records import (
     BATCH_HEADER_BYTES,
@@ -43,7 +43,7 @@ class ReadableDisk(Protocol):
     def read_file(self, path: str) -> bytes: ...
 
 
-class Stretch(NamedTuple):
+class Piece(NamedTuple):
     """Bytes of a file: an intact batch, or what is none and why (`trouble` and `what`)."""
 
     position: int
@@ -54,17 +54,17 @@ class Stretch(NamedTuple):
     what: str = ""
 
 
-def walk(read: Read, size: int, base_offset: int, position: int = 0) -> Iterator[Stretch]:
-    """Every byte from `position` to `size` is in one of the stretches.
+def walk(read: Read, size: int, base_offset: int, position: int = 0) -> Iterator[Piece]:
+    """Every byte from `position` to `size` is in one of the pieces.
 
     `data` may be cut short when a batch is large. Behind damage the next intact batch whose
     offset may stand in this file is searched for.
     """
     window = _Window(read, size)
     while position < size:
-        stretch = _stretch_at(window, position, base_offset)
-        yield stretch
-        position += stretch.size
+        piece = _piece_at(window, position, base_offset)
+        yield piece
+        position += piece.size
 
 
 class _Window:
@@ -85,7 +85,7 @@ class _Window:
         return self._data[at:]
 
 
-def _stretch_at(window: _Window, position: int, base_offset: int) -> Stretch:
+def _piece_at(window: _Window, position: int, base_offset: int) -> Piece:
     left = window.size - position
     view = window.view(position, BATCH_HEADER_BYTES)
     old_bytes = _old_message_bytes(view, left)
@@ -93,23 +93,23 @@ def _stretch_at(window: _Window, position: int, base_offset: int) -> Stretch:
         return _old_run(window, position, old_bytes)
     if len(view) < BATCH_HEADER_BYTES:
         what = f"{left} bytes are too few for a batch"
-        return Stretch(position, left, None, view, Trouble.LENGTH, what)
+        return Piece(position, left, None, view, Trouble.LENGTH, what)
     header = read_header(view)
     trouble, what = _judge(header, left)
     if trouble is None:
         data = window.view(position, min(header.size, SCAN_BYTES))[: header.size]
         if is_intact(window.read, position, header, data):
-            return Stretch(position, header.size, header, data)
+            return Piece(position, header.size, header, data)
         trouble, what = Trouble.CRC, "the CRC of the batch does not match its bytes"
         # The length is outside the CRC: it is believed only if something whole follows it.
         following = window.view(position + header.size, BATCH_HEADER_BYTES)
         if not following or _may_start(following, left - header.size, base_offset):
-            return Stretch(position, header.size, header, data, trouble, what)
+            return Piece(position, header.size, header, data, trouble, what)
     found = _find_batch(window, position + 1, base_offset)
     length = (window.size if found is None else found) - position
     if not header.magic and _is_zero(window, position, length):
         trouble, what = Trouble.ZEROS, f"{length} bytes are zeros"
-    return Stretch(position, length, header, view[:BATCH_HEADER_BYTES], trouble, what)
+    return Piece(position, length, header, view[:BATCH_HEADER_BYTES], trouble, what)
 
 
 def _judge(header: BatchHeader, left: int) -> tuple[Trouble | None, str]:
@@ -180,7 +180,7 @@ def _old_message_bytes(view: memoryview, left: int) -> int:
     return size if is_message and size <= left else 0
 
 
-def _old_run(window: _Window, position: int, size: int) -> Stretch:
+def _old_run(window: _Window, position: int, size: int) -> Piece:
     """All old messages in a row are told of once."""
     magic, count, end = window.view(position, BATCH_HEADER_BYTES)[MAGIC_AT], 1, position + size
     data = window.view(position, BATCH_HEADER_BYTES)[:BATCH_HEADER_BYTES]
@@ -190,4 +190,4 @@ def _old_run(window: _Window, position: int, size: int) -> Stretch:
             break
         count, end = count + 1, end + size
     what = f"{count} messages of magic {magic}, the format before Kafka 0.11, cannot be read"
-    return Stretch(position, end - position, None, data, Trouble.OLD_FORMAT, what)
+    return Piece(position, end - position, None, data, Trouble.OLD_FORMAT, what)

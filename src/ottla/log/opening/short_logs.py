@@ -14,12 +14,12 @@ from typing import Final, NamedTuple
 
 from ottla.errors import StorageFailed
 from ottla.log.checkpoints import ReadsFiles, format_lines, parse_lines
-from ottla.log.epochs import Epochs
+from ottla.log.epochs import Entry, Epochs
 from ottla.log.index import Indexes
 from ottla.log.producer_state import ProducerState
 from ottla.log.segment import Segment
 from ottla.ports import Disk
-from ottla.types import TopicPartition
+from ottla.types import LeaderEpoch, TopicPartition
 
 FILE_NAME: Final = "ottla-short-log-checkpoint"
 # What has more of them gets files.
@@ -41,7 +41,7 @@ class ShortLog(NamedTuple):
     max_timestamp: int
     max_timestamp_at: int
     unindexed_bytes: int
-    epochs: tuple[tuple[int, int], ...]
+    epochs: tuple[Entry, ...]
     offset_entries: bytes
     time_entries: bytes
     producers: bytes
@@ -113,6 +113,6 @@ def _parse(line: list[str]) -> tuple[TopicPartition, ShortLog]:
     epochs, *data, partition = rest[:_TEXTS]
     pairs = (entry.split(":") for entry in epochs.split(",") if entry)
     numbers = [int(field) for field in rest[_TEXTS:]]
-    starts = tuple((int(epoch), int(start)) for epoch, start in pairs)
+    starts = tuple((LeaderEpoch(int(epoch)), int(start)) for epoch, start in pairs)
     short = ShortLog._make((*numbers, starts, *map(bytes.fromhex, data)))
     return TopicPartition(topic, int(partition)), short

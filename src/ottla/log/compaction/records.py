@@ -23,12 +23,10 @@ from ottla.wire.records import (
     open_records,
     seal_batch,
 )
+from ottla.wire.scanning import NULL_LENGTH, rest_of_varint
 from ottla.wire.schema import Buffer
 
 HORIZON_MS_MAX: Final = 2**63 - 1
-
-_NULL_LENGTH: Final = 1  # -1 in zigzag
-_SHIFT_MAX: Final = 63
 
 
 # Where a record lies in its opened batch, and what compaction asks of it: start, where its body
@@ -45,9 +43,9 @@ def keys_and_deltas(batch: Buffer, header: BatchHeader) -> tuple[list[bytes | No
     try:
         end = _collect_keys(data, header.count, keys.append, deltas.append)
     except IndexError:
-        raise CorruptBatch("a record ends behind its batch") from None
+        raise CorruptBatch("a record ends after its batch") from None
     if end != len(data):
-        raise CorruptBatch(f"{len(data) - end} bytes behind the last record")
+        raise CorruptBatch(f"{len(data) - end} bytes after the last record")
     return keys, deltas
 
 
@@ -68,7 +66,7 @@ def _collect_keys(
             if byte < 0x80:
                 size = size & 0x7F | byte << 7
             else:
-                size, pos = _rest_of_varint(data, pos - 1, size)
+                size, pos = rest_of_varint(data, pos - 1, size)
         stop = pos + (size >> 1)
         pos += 1
         while data[pos] >= 0x80:
@@ -76,14 +74,14 @@ def _collect_keys(
         offset = data[pos + 1]
         pos += 2
         if offset >= 0x80:
-            offset, pos = _rest_of_varint(data, pos, offset)
+            offset, pos = rest_of_varint(data, pos, offset)
         key_bytes = data[pos]
         pos += 1
-        if key_bytes == _NULL_LENGTH:
+        if key_bytes == NULL_LENGTH:
             add_key(None)
         else:
             if key_bytes >= 0x80:
-                key_bytes, pos = _rest_of_varint(data, pos, key_bytes)
+                key_bytes, pos = rest_of_varint(data, pos, key_bytes)
             key_end = pos + (key_bytes >> 1)
             add_key(data[pos:key_end])
             pos = key_end
@@ -107,9 +105,9 @@ def outlines(batch: Buffer, header: BatchHeader) -> tuple[bytes, list[Outline]]:
     try:
         found, end = _outlines(data, header.count)
     except IndexError:
-        raise CorruptBatch("a record ends behind its batch") from None
+        raise CorruptBatch("a record ends after its batch") from None
     if end != len(data):
-        raise CorruptBatch(f"{len(data) - end} bytes behind the last record")
+        raise CorruptBatch(f"{len(data) - end} bytes after the last record")
     return data, found
 
 
@@ -128,23 +126,23 @@ def _outlines(data: bytes, count: int) -> tuple[list[Outline], int]:
             if byte < 0x80:
                 size = size & 0x7F | byte << 7
             else:
-                size, pos = _rest_of_varint(data, pos - 1, size)
+                size, pos = rest_of_varint(data, pos - 1, size)
         body_at = pos
         stop = pos + (size >> 1)
         delta = data[pos + 1]
         pos += 2
         if delta >= 0x80:
-            delta, pos = _rest_of_varint(data, pos, delta)
+            delta, pos = rest_of_varint(data, pos, delta)
         offset_at = pos
         offset = data[pos]
         pos += 1
         if offset >= 0x80:
-            offset, pos = _rest_of_varint(data, pos, offset)
+            offset, pos = rest_of_varint(data, pos, offset)
         key_bytes = data[pos]
         pos += 1
         if key_bytes >= 0x80:
-            key_bytes, pos = _rest_of_varint(data, pos, key_bytes)
-        if key_bytes == _NULL_LENGTH:
+            key_bytes, pos = rest_of_varint(data, pos, key_bytes)
+        if key_bytes == NULL_LENGTH:
             key = None
             is_odd = size | offset
         else:
@@ -155,23 +153,10 @@ def _outlines(data: bytes, count: int) -> tuple[list[Outline], int]:
         if is_odd & 1 or pos >= stop:
             raise CorruptBatch(f"a record of {size >> 1} bytes does not hold what it says")
         delta = delta >> 1 ^ -(delta & 1)
-        has_value = data[pos] != _NULL_LENGTH
+        has_value = data[pos] != NULL_LENGTH
         add((start, body_at, offset_at, stop, delta, offset >> 1, key, has_value))
         pos = stop
     return found, pos
-
-
-def _rest_of_varint(data: bytes, pos: int, first: int) -> tuple[int, int]:
-    """Still in zigzag: who calls knows whether a negative number can be meant."""
-    value, shift = first & 0x7F, 7
-    while shift <= _SHIFT_MAX:
-        byte = data[pos]
-        pos += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, pos
-        shift += 7
-    raise CorruptBatch("a variable-length integer without an end")
 
 
 def without_records(header: BatchHeader) -> bytearray:

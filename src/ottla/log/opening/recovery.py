@@ -1,12 +1,12 @@
 """Opening a log after a crash.
 
 What was synced is known up to the recovery point: if it is not there, the log is damaged and is
-left as it lies. From that point's segment on every batch is looked at; what lies behind the point
+left as it lies. From that point's segment on every batch is looked at; what lies after the point
 must prove itself by its CRC. The log ends at the first batch that is not intact. Indexes, producer
 state and epochs of what was looked at are built anew, and everything that is kept is synced before
 anybody is told about it.
 
-What was found behind the point is written once more before that sync. It may have been read from
+What was found after the point is written once more before that sync. It may have been read from
 the page cache after a sync that failed: then the kernel shows it to everybody and takes it for
 clean, and no sync would ever bring it to the disk.
 """
@@ -23,17 +23,18 @@ from ottla.log.corruption import UNKNOWN_END, Corruption, examine, survey
 from ottla.log.epochs import Epochs
 from ottla.log.handles import Handle, Handles
 from ottla.log.index import Indexes
-from ottla.log.listing import (
+from ottla.log.opening.listing import (
     Found,
     Loaded,
-    Site,
     producers_at,
     read_snapshot,
 )
 from ottla.log.scan import OFFSET_DELTA_MAX, SCAN_BYTES, batches, is_intact
 from ottla.log.segment import SNAPSHOT, Segment, end_by_indexes, ends_well
+from ottla.log.site import Site
 from ottla.log.unsynced import Unsynced
 from ottla.log.values import LogPosition
+from ottla.types import LeaderEpoch
 from ottla.wire.records import BatchHeader
 
 logger = logging.getLogger(__name__)
@@ -70,7 +71,7 @@ def epochs_in(segments: Sequence[Segment], handles: Handles) -> Epochs:
     for segment in segments:
         for _, header, _ in batches(segment.reader(handles), 0, segment.size):
             if header.leader_epoch > epochs.latest:
-                epochs.assign(header.leader_epoch, header.base_offset)
+                epochs.assign(LeaderEpoch(header.leader_epoch), header.base_offset)
     return epochs
 
 
@@ -114,7 +115,7 @@ class Recovery:
         )
 
     def _is_quiet(self, first: int) -> bool:
-        """Nothing lies behind the recovery point, and the files of a clean stop are there.
+        """Nothing lies after the recovery point, and the files of a clean stop are there.
 
         Most logs are like that after a crash: then a look at the end of the file is enough. An
         empty segment has no end to look at, and indexes beside it may tell of what was lost.
@@ -133,7 +134,7 @@ class Recovery:
         self._end_offset = point
         self._epochs = self._load_epochs(segments)
         self._producers = producers_at(self._site, segments, self._snapshots, point)
-        self._drop_snapshots_behind(point)
+        self._drop_snapshots_after(point)
 
     def _write_indexes(self, rebuilt: list[tuple[Segment, Indexes]]) -> None:
         for segment, indexes in rebuilt:
@@ -147,9 +148,9 @@ class Recovery:
         except _Contradiction:
             begin = _Beginning(segments[first].base_offset, 0, Indexes())
             checked_bytes = self._check_first(first, begin)
-        self._refuse_damage(segments[first], checked_bytes)
+        self._check_point_is_there(segments[first], checked_bytes)
         self._write_indexes(rebuilt)
-        self._drop_snapshots_behind(begin.offset)
+        self._drop_snapshots_after(begin.offset)
         if first and begin.offset not in self._snapshots:
             self._write_snapshot(begin.offset, self._snapshot)
         self._check_from(first, checked_bytes)
@@ -173,6 +174,7 @@ class Recovery:
         return _Beginning(base_offset, 0, Indexes())
 
     def _check_first(self, first: int, begin: _Beginning) -> int:
+        """All that later segments build on: epochs and producers as they were at the beginning."""
         segments = self._segments
         self._epochs = self._load_epochs(segments[:first])
         # From here on the batches tell: the file may be about others that once were there.
@@ -187,7 +189,7 @@ class Recovery:
         """The segment of the recovery point; or the one before it, if it was not finished.
 
         A point at the very beginning of a segment says that the messages before it were synced,
-        not the roll: there may be refused bytes behind the last message, and indexes missing.
+        not the roll: a failed write may have left bytes after them, and no indexes.
         """
         segments, point = self._segments, self._recovery_point
         bases = [segment.base_offset for segment in segments]
@@ -217,7 +219,7 @@ class Recovery:
             rebuilt.append((segment, segment.rebuild_indexes(handles, interval)))
         return rebuilt
 
-    def _refuse_damage(self, segment: Segment, checked_bytes: int) -> None:
+    def _check_point_is_there(self, segment: Segment, checked_bytes: int) -> None:
         """The segment of the recovery point has to be whole up to there."""
         if self._end_offset >= self._recovery_point:
             return
@@ -234,7 +236,11 @@ class Recovery:
         raise Damaged(Corruption(*place, UNKNOWN_END, reason, wanted_end=self._recovery_point))
 
     def _check_from(self, first: int, checked_bytes: int) -> None:
-        """Checks segment by segment; the last one kept is the one to be written to."""
+        """Checks segment by segment; the last one kept is the one to be written to.
+
+        Nothing is kept after the first batch that is missing, intact as it may be: the disk writes
+        files in any order, and a log with a hole would give a consumer later messages, not earlier.
+        """
         segments = self._segments
         for at in range(first, len(segments)):
             segment = segments[at]
@@ -254,7 +260,7 @@ class Recovery:
     def _follows(self, segment: Segment) -> bool:
         """No hole before it: an end that was not synced is lost while the next file survives.
 
-        Compaction leaves such holes as well; it has to move the recovery point behind them first.
+        Compaction leaves such holes as well; it has to move the recovery point past them first.
         """
         return segment.base_offset == self._end_offset
 
@@ -272,7 +278,7 @@ class Recovery:
             if header.base_offset >= begin.offset:
                 self._producers.replay(header, self._site.now_ms)
                 if header.leader_epoch > self._epochs.latest:
-                    self._epochs.assign(header.leader_epoch, header.base_offset)
+                    self._epochs.assign(LeaderEpoch(header.leader_epoch), header.base_offset)
             elif self._epochs.epoch_at(header.base_offset) != header.leader_epoch:
                 raise _Contradiction
             self._end_offset = header.next_offset
@@ -282,7 +288,7 @@ class Recovery:
         return checked_bytes
 
     def _write_again(self, segment: Segment, checked_bytes: int) -> None:
-        """What lies behind the recovery point is made dirty, so that the sync will write it."""
+        """What lies after the recovery point is made dirty, so that the sync will write it."""
         if self._doubted_from < checked_bytes:
             self._has_doubted = True
             file = self._unsynced.to_write(segment.handle)
@@ -320,7 +326,7 @@ class Recovery:
 
     def _shorten(self, segment: Segment, size: int) -> None:
         logger.warning(
-            "%s: the log ends at offset %d, %d bytes behind it are not intact",
+            "%s: the log ends at offset %d, %d bytes after it are not intact",
             segment.handle.path,
             self._end_offset,
             segment.size - size,
@@ -329,19 +335,19 @@ class Recovery:
         segment.size = size
 
     def _cut(self, at: int) -> None:
-        """Segments behind the end go, the last first: a crash in between leaves no hole."""
+        """Segments after the end go, the last first: a crash in between leaves no hole."""
         for segment in reversed(self._segments[at:]):
-            logger.warning("%s: behind the end of the log, removed", segment.handle.path)
+            logger.warning("%s: after the end of the log, removed", segment.handle.path)
             self._site.remove_segment(segment)
             self._snapshots.pop(segment.base_offset, None)
             self._unsynced.names_changed()
         del self._segments[at:]
 
-    def _drop_snapshots_behind(self, offset: int) -> None:
+    def _drop_snapshots_after(self, offset: int) -> None:
         """They tell of batches that may be gone."""
-        for behind in [at for at in self._snapshots if at > offset]:
-            self._site.disk.remove(self._site.path(behind, SNAPSHOT))
-            del self._snapshots[behind]
+        for later in [at for at in self._snapshots if at > offset]:
+            self._site.disk.remove(self._site.path(later, SNAPSHOT))
+            del self._snapshots[later]
             self._unsynced.names_changed()
 
     def _load_epochs(self, older: list[Segment]) -> Epochs:

@@ -31,15 +31,15 @@ from ottla.log.directory import (
     encode_uuid,
     parse_partition,
 )
-from ottla.log.findings import Checked, Finding, Trouble
-from ottla.log.partition_check import (
+from ottla.log.inspection.findings import Checked, Finding, Trouble
+from ottla.log.inspection.partition_check import (
     METADATA_SNAPSHOT_FILE,
     SEGMENT_FILE,
     PartitionCheck,
     PartitionFacts,
     check_metadata_snapshot,
 )
-from ottla.log.walk import ReadableDisk, walk
+from ottla.log.inspection.walk import ReadableDisk, walk
 from ottla.types import INTERNAL_TOPICS, METADATA_TOPIC, TopicPartition
 
 # How far Kafka's cleaner came; a partition that is named there may have gaps.
@@ -129,7 +129,7 @@ class Inspection:
     _is_ours: bool = False
 
     def run(self) -> Iterator[Finding | Checked]:
-        """Findings as they are made; `Checked` behind those of each partition."""
+        """Findings as they are made; `Checked` after those of each partition."""
         findings = list(self._read_surroundings())
         target = self.target
         if target.file is not None and METADATA_SNAPSHOT_FILE.fullmatch(_name(target.file)):
@@ -174,9 +174,9 @@ class Inspection:
         try:
             size = file.size()
             headers = [
-                stretch.header
-                for stretch in walk(file.read, size, 0)
-                if stretch.header is not None and stretch.trouble is None
+                piece.header
+                for piece in walk(file.read, size, 0)
+                if piece.header is not None and piece.trouble is None
             ]
         finally:
             file.close()

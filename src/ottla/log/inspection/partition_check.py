@@ -12,18 +12,18 @@ from ottla.errors import CorruptBatch, StorageFailed
 from ottla.log import epochs
 from ottla.log.checkpoints import parse_lines
 from ottla.log.corruption import NOTE
-from ottla.log.findings import Checked, Finding, Trouble
-from ottla.log.index_check import (
+from ottla.log.inspection.findings import Checked, Finding, Trouble
+from ottla.log.inspection.index_check import (
     TRANSACTION_ENTRY,
     IndexCheck,
     OffsetIndexCheck,
     TimeIndexCheck,
     entries_of,
 )
+from ottla.log.inspection.walk import Piece, ReadableDisk, walk
 from ottla.log.producer_state import CorruptSnapshot, snapshot_rows
 from ottla.log.scan import OFFSET_DELTA_MAX
 from ottla.log.segment import LOG, OFFSET_INDEX, SNAPSHOT, SWAP, TIME_INDEX, path_of
-from ottla.log.walk import ReadableDisk, Stretch, walk
 from ottla.types import NO_EPOCH
 from ottla.wire.records import BatchHeader, decode_records
 
@@ -44,7 +44,7 @@ class PartitionFacts:
     start_offset: int | None = None
     high_watermark: int | None = None
     may_have_gaps: bool = False
-    # Ours: the log start is durable before any file goes, so files may not begin behind it. It is
+    # Ours: the log start is durable before any file goes, so files may not begin after it. It is
     # asked once more before that is said: a running broker deletes old segments meanwhile.
     has_durable_start: bool = False
     start_now: Callable[[], int] = lambda: 0
@@ -58,8 +58,8 @@ class _Damage:
 
     finding: Finding
     size: int
-    intact_behind: int = 0
-    last_offset_behind: int = -1
+    intact_after: int = 0
+    last_offset_after: int = -1
 
 
 @dataclass(slots=True)
@@ -178,9 +178,9 @@ class PartitionCheck:
             yield from self._tell_damage(base)
             yield from self._check_base(path, base)
             indexes = list(self._open_indexes(base, size, is_last=is_last))
-            for stretch in walk(file.read, size, base):
-                self.on_bytes(stretch.size)
-                yield from self._take(path, base, stretch, indexes)
+            for piece in walk(file.read, size, base):
+                self.on_bytes(piece.size)
+                yield from self._take(path, base, piece, indexes)
         except OSError as error:
             yield Finding(Trouble.UNREADABLE, path, str(error.strerror), offset=self._end)
             self._is_after_damage = True
@@ -241,27 +241,27 @@ class PartitionCheck:
             yield _TransactionIndexCheck(path, self.disk.read_file(path), base, is_last=is_last)
 
     def _take(
-        self, path: str, base: int, stretch: Stretch, indexes: list[IndexCheck]
+        self, path: str, base: int, piece: Piece, indexes: list[IndexCheck]
     ) -> Iterator[Finding]:
-        header = stretch.header
-        is_damage = stretch.trouble is not None or header is None
+        header = piece.header
+        is_damage = piece.trouble is not None or header is None
         if is_damage or self._torn is not None:
             for check in indexes:
-                check.skip(stretch.position, stretch.size)
+                check.skip(piece.position, piece.size)
         if is_damage or header is None:
-            self._add_damage(path, stretch)
+            self._add_damage(path, piece)
             return
         if self._torn is not None:
-            self._torn.intact_behind += 1
-            self._torn.last_offset_behind = header.last_offset
-            self._torn.size += stretch.size
+            self._torn.intact_after += 1
+            self._torn.last_offset_after = header.last_offset
+            self._torn.size += piece.size
             return
         yield from self._tell_damage(header.base_offset)
-        yield from self._check_header(path, base, stretch.position, header)
+        yield from self._check_header(path, base, piece.position, header)
         if self.is_deep:
-            yield from self._open_batch(path, stretch)
+            yield from self._open_batch(path, piece)
         for check in indexes:
-            check.take(stretch.position, header)
+            check.take(piece.position, header)
         self._batches += 1
         self._records += header.count
         # Even when it goes back: one batch that lies about its offsets is told of once.
@@ -273,7 +273,7 @@ class PartitionCheck:
     ) -> Iterator[Finding]:
         first, offsets = header.base_offset, header.last_offset_delta + 1
         if first < self._end:
-            what = f"offsets {first} to {header.last_offset} stand behind {self._end - 1}"
+            what = f"offsets {first} to {header.last_offset} come after {self._end - 1}"
             yield Finding(Trouble.ORDER, path, what, position, first)
         elif first > self._end and not self._is_after_damage:
             self._gaps.append(self._gap(path, position, first))
@@ -287,21 +287,21 @@ class PartitionCheck:
             self._is_compacted = True
         yield from self._check_epoch(path, position, header)
 
-    def _open_batch(self, path: str, stretch: Stretch) -> Iterator[Finding]:
-        assert stretch.header is not None
+    def _open_batch(self, path: str, piece: Piece) -> Iterator[Finding]:
+        assert piece.header is not None
         try:
-            data = stretch.data
-            if len(data) < stretch.size:
+            data = piece.data
+            if len(data) < piece.size:
                 file = self.disk.open(path)
                 try:
-                    data = memoryview(file.read(stretch.size, stretch.position))
+                    data = memoryview(file.read(piece.size, piece.position))
                 finally:
                     file.close()
             decode_records(data)
         except CorruptBatch as error:
             what = f"the batch is as it was written, but cannot be opened: {error}"
-            offset = stretch.header.base_offset
-            yield Finding(Trouble.RECORDS, path, what, stretch.position, offset)
+            offset = piece.header.base_offset
+            yield Finding(Trouble.RECORDS, path, what, piece.position, offset)
 
     # ---------------------------------------------------------------------------------- damage
 
@@ -309,17 +309,17 @@ class PartitionCheck:
         what = f"offsets {self._end} to {next_offset - 1} are not there"
         return Finding(Trouble.GAP, path, what, position, self._end)
 
-    def _add_damage(self, path: str, stretch: Stretch) -> None:
+    def _add_damage(self, path: str, piece: Piece) -> None:
         if self._torn is not None:
-            self._torn.size += stretch.size
+            self._torn.size += piece.size
             return
-        trouble = stretch.trouble or Trouble.HEADER
+        trouble = piece.trouble or Trouble.HEADER
         if self._damage is not None:
-            # Damage right behind damage: one finding tells of both.
-            self._damage.size += stretch.size
+            # Damage right after damage: one finding tells of both.
+            self._damage.size += piece.size
             return
-        finding = Finding(trouble, path, stretch.what, stretch.position, self._end)
-        damage = _Damage(finding, stretch.size)
+        finding = Finding(trouble, path, piece.what, piece.position, self._end)
+        damage = _Damage(finding, piece.size)
         if self._is_unsynced() and trouble is not Trouble.OLD_FORMAT:
             self._torn = damage
         else:
@@ -345,14 +345,14 @@ class PartitionCheck:
         torn = self._torn
         if torn is None:
             return
-        where = f"behind the recovery point {self.facts.recovery_point}"
-        if not torn.intact_behind:
+        where = f"after the recovery point {self.facts.recovery_point}"
+        if not torn.intact_after:
             what = f"a torn tail of {torn.size} bytes {where}: {torn.finding.what}"
             yield torn.finding._replace(trouble=Trouble.TORN, what=what)
             return
         what = (
-            f"damage {where}: {torn.finding.what}; {torn.intact_behind} intact batches up to "
-            f"offset {torn.last_offset_behind} follow"
+            f"damage {where}: {torn.finding.what}; {torn.intact_after} intact batches up to "
+            f"offset {torn.last_offset_after} follow"
         )
         yield torn.finding._replace(trouble=Trouble.CUT, what=what)
 
@@ -369,7 +369,7 @@ class PartitionCheck:
         entries = [(int(epoch), int(offset)) for epoch, offset in lines]
         for before, entry in pairwise(entries):
             if entry[0] <= before[0] or entry[1] < before[1]:
-                what = f"(epoch {entry[0]}, offset {entry[1]}) stands behind {before}"
+                what = f"(epoch {entry[0]}, offset {entry[1]}) comes after {before}"
                 yield Finding(Trouble.EPOCH, path, what, offset=entry[1])
                 return
         self._epochs = entries
@@ -381,7 +381,7 @@ class PartitionCheck:
             return
         before, self._latest_epoch = self._latest_epoch, epoch
         if epoch < before:
-            what = f"a batch of leader epoch {epoch} stands behind one of {before}"
+            what = f"a batch of leader epoch {epoch} comes after one of {before}"
             yield Finding(Trouble.ORDER, path, what, position, header.base_offset)
             return
         # The file knows an epoch no earlier than at the next roll or stop.
@@ -410,7 +410,7 @@ class PartitionCheck:
             return
         for row in rows:
             if row[3] >= offset:
-                what = f"producer {row[0]} wrote offset {row[3]}, behind the snapshot's {offset}"
+                what = f"producer {row[0]} wrote offset {row[3]}, after the snapshot's {offset}"
                 yield Finding(Trouble.SNAPSHOT, path, what, offset=offset)
                 return
 
@@ -468,10 +468,10 @@ def check_metadata_snapshot(disk: ReadableDisk, path: str) -> Iterator[Finding]:
         return
     is_closed, end, position = False, 0, 0
     try:
-        for stretch in walk(file.read, file.size(), 0):
-            position, header = stretch.position, stretch.header
-            if stretch.trouble is not None or header is None:
-                yield Finding(Trouble.METADATA_SNAPSHOT, path, stretch.what, position, end)
+        for piece in walk(file.read, file.size(), 0):
+            position, header = piece.position, piece.header
+            if piece.trouble is not None or header is None:
+                yield Finding(Trouble.METADATA_SNAPSHOT, path, piece.what, position, end)
                 return
             if header.base_offset != end:
                 what = f"offset {header.base_offset} follows {end - 1}"

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.errors import StorageFailed
+from ottla.log.compaction.job import CompactionJob
 from ottla.log.index import Indexes
 from ottla.log.scan import SCAN_BYTES
 from ottla.log.segment import CLEANED, LOG, OFFSET_INDEX, TIME_INDEX, path_of
 from ottla.ports import Disk, File
 from ottla.wire.records import BatchHeader, read_header
 from ottla.wire.schema import Buffer
-
-if TYPE_CHECKING:
-    from ottla.log.compaction import CompactionJob
 
 _BUFFERS_MAX: Final = 512
 # Synced in pieces: who syncs a message beside it does not wait for a whole segment.

@@ -4,10 +4,17 @@
     the old files → .deleted, the new indexes get their names
     .log.swap → .log
 
-Behind each line the directory is synced. Renames and the change in memory are steps without an
-await, so that nobody who deletes, closes or reopens the log comes in between; syncs are for a
-thread. An open file stays what it is under any name: who reads an old segment has its file open,
-or opens it as `.deleted`, and so never meets new bytes at an old position.
+After each line the directory is synced. Without the first of these syncs a crash could leave the
+old files renamed and the new one still `.cleaned`, which the next start removes: all would be lost.
+Without the second it could leave the new one as `.log` beside old ones that have come back, and
+every record in both would be there twice. The third only spares the next start some work.
+
+Only the log is announced, not its indexes: they are built again from it, so a crash may take them.
+
+Renames and the change in memory are steps without an await, so that nobody who deletes, closes or
+reopens the log comes in between; syncs are for a thread. An open file stays what it is under any
+name: who reads an old segment has its file open, or opens it as `.deleted`, and so never meets new
+bytes at an old position.
 """
 
 from __future__ import annotations
@@ -17,10 +24,8 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 from ottla.errors import OttlaError
-from ottla.log.compaction_output import CleanedSegment
+from ottla.log.compaction.output import CleanedSegment
 from ottla.log.handles import Handle, Handles
-from ottla.log.listing import Found, Site
-from ottla.log.scan import batches
 from ottla.log.segment import (
     CLEANED,
     DELETED,
@@ -88,7 +93,10 @@ class Swap:
         return aside
 
     def begin(self) -> None:
-        """The old files are open from here on, and so is the new one."""
+        """The old files are open from here on, and so is the new one.
+
+        A thread that opened one while `replace` renames them would meet the new indexes instead.
+        """
         self._check()
         for segment in self._old:
             if segment.is_created and segment.size:
@@ -160,7 +168,7 @@ class Swap:
         self._disk.sync_directory(self._log.directory)
 
     def close(self) -> None:
-        """Whatever has become of it: nothing is held open, and no half of it is left behind.
+        """Whatever has become of it: nothing is held open, and no half of it is left.
 
         Where the disk has refused the last step, the log is fenced: to open it anew completes it.
         """
@@ -204,33 +212,3 @@ def remove_cleaned(disk: Disk, directory: str) -> None:
     for name in disk.list(directory):
         if name.endswith(CLEANED):
             disk.remove(f"{directory}/{name}")
-
-
-def complete_swaps(site: Site, found: Found) -> None:
-    """Blocking, at open: a crash came behind the point of no return."""
-    for base_offset in found.swaps:
-        swap = site.path(base_offset, LOG) + SWAP
-        end_offset = _end_of(site, swap, base_offset)
-        for segment in found.segments:
-            if base_offset <= segment.base_offset < end_offset:
-                site.disk.remove(segment.path(LOG))
-                site.disk.remove(segment.path(OFFSET_INDEX))
-                site.disk.remove(segment.path(TIME_INDEX))
-        # Whose indexes these are, nobody can tell any more. They are built anew from the log.
-        site.disk.remove(site.path(base_offset, OFFSET_INDEX))
-        site.disk.remove(site.path(base_offset, TIME_INDEX))
-        site.disk.sync_directory(site.directory)
-        site.disk.rename(swap, site.path(base_offset, LOG))
-    site.disk.sync_directory(site.directory)
-
-
-def _end_of(site: Site, path: str, base_offset: int) -> int:
-    """Behind the last batch: compaction leaves that one in every segment that had any."""
-    end_offset = base_offset + 1
-    file = site.disk.open(path)
-    try:
-        for _, header, _ in batches(file.read, 0, file.size()):
-            end_offset = header.next_offset
-    finally:
-        file.close()
-    return end_offset

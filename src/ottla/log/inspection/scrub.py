@@ -32,7 +32,7 @@ class Stretch(NamedTuple):
 
 
 def stretch_from(log: Log, offset: int) -> Stretch | None:
-    """The first segment that begins at or behind `offset` and has synced bytes."""
+    """The first segment that begins at or after `offset` and has synced bytes."""
     segments, synced = log.segments, log.synced
     for at, segment in enumerate(segments):
         if segment.base_offset >= offset and segment.base_offset <= synced.segment_base:

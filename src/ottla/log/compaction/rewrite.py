@@ -12,13 +12,14 @@ Nothing here replaces a file: new ones are written beside the old, named `.clean
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final
 
 from ottla.errors import CorruptBatch, StorageFailed
-from ottla.log.compaction_output import CleanedSegment, Output
-from ottla.log.compaction_records import (
+from ottla.log.compaction.job import CompactionJob, Source
+from ottla.log.compaction.key_map import KeyMap
+from ottla.log.compaction.output import CleanedSegment, Output
+from ottla.log.compaction.records import (
     HORIZON_MS_MAX,
     Outline,
     keys_and_deltas,
@@ -26,8 +27,7 @@ from ottla.log.compaction_records import (
     with_records,
     without_records,
 )
-from ottla.log.compaction_transactions import Outcomes, Transactions, read_outcomes
-from ottla.log.key_map import KeyMap
+from ottla.log.compaction.transactions import Outcomes, Transactions, read_outcomes
 from ottla.log.scan import OFFSET_DELTA_MAX, SCAN_BYTES
 from ottla.log.segment import LOG, OFFSET_INDEX, TIME_INDEX, path_of
 from ottla.ports import Disk, File
@@ -46,33 +46,6 @@ GROUP_SEGMENTS_MAX: Final = 32
 _TRANSACTION_BITS: Final = CONTROL_BIT | TRANSACTIONAL_BIT
 
 Progress = Callable[[int], None]
-
-
-class Source(NamedTuple):
-    """A segment to be compacted."""
-
-    base_offset: int
-    size: int
-
-
-@dataclass(frozen=True, slots=True)
-class CompactionJob:
-    """All that is to be known of a log to compact it; `end` is where the untouched part begins.
-
-    `producers` has, for each active one, the last offset of its data (-1: none) and its epoch.
-    """
-
-    directory: str
-    sources: Sequence[Source]
-    first_dirty: int
-    end: int
-    now_ms: int
-    delete_retention_ms: int
-    segment_bytes: int
-    segment_index_bytes: int
-    index_interval_bytes: int
-    map_bytes: int
-    producers: Mapping[int, tuple[int, int]]
 
 
 class KeyMapTooSmall(StorageFailed):

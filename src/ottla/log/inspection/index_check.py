@@ -6,8 +6,8 @@ import struct
 from abc import ABC, abstractmethod
 from typing import Final
 
-from ottla.log.findings import Finding, Trouble
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
+from ottla.log.inspection.findings import Finding, Trouble
 from ottla.log.values import NO_TIMESTAMP
 from ottla.wire.records import BatchHeader
 
@@ -58,7 +58,7 @@ class IndexCheck(ABC):
             self._tell(whole // self.entry.size, f"its last entry has only {extra} bytes")
         for at, (before, entry) in enumerate(zip(self.entries, self.entries[1:], strict=False), 1):
             if entry[0] <= before[0] or entry[1] < before[1]:
-                self._tell(at, f"entry {self._words(entry)} stands behind {self._words(before)}")
+                self._tell(at, f"entry {self._words(entry)} comes after {self._words(before)}")
                 del self.entries[at:]
                 return
 
@@ -103,9 +103,7 @@ class OffsetIndexCheck(IndexCheck):
             self._tell(self._next, what, self.base_offset + relative)
         elif self._awaited is not None:
             entry, offset = self._awaited
-            self._tell(
-                entry, f"offset {offset} is behind the segment's last, {last_offset}", offset
-            )
+            self._tell(entry, f"offset {offset} is after the segment's last, {last_offset}", offset)
 
     def _words(self, entry: tuple[int, ...]) -> str:
         return f"(offset {self.base_offset + entry[0]}, position {entry[1]})"
@@ -144,7 +142,7 @@ class TimeIndexCheck(IndexCheck):
             return
         if self._next < len(self.entries):
             offset = self.base_offset + self.entries[self._next][1]
-            what = f"offset {offset} is behind the segment's last, {last_offset}"
+            what = f"offset {offset} is after the segment's last, {last_offset}"
             self._tell(self._next, what, offset)
             return
         youngest = self.entries[-1][0] if self.entries else NO_TIMESTAMP

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from ottla.log.retention import Stretch
+from ottla.log.retention import Extent
 
 # The time of a segment by its position in the log.
 TimeOf = Callable[[int], int]
@@ -41,16 +41,16 @@ class Dirtiness(NamedTuple):
 
 
 def dirtiness(
-    log: Sequence[Stretch],
+    log: Sequence[Extent],
     cleaned_to: int | None,
     start_offset: int,
-    settled_base: int,
+    final_base: int,
     rules: Rules,
     now_ms: int,
     youngest_ms: TimeOf,
     first_ms: TimeOf,
 ) -> Dirtiness:
-    """`settled_base`: all segments before this one are finished, synced and committed.
+    """`final_base`: all segments before this one are finished, synced and committed.
 
     `cleaned_to` is what the checkpoint says, if anything. One that lies outside of the log is not
     believed: then all of it counts as dirty.
@@ -58,18 +58,18 @@ def dirtiness(
     first_dirty = start_offset
     if cleaned_to is not None and start_offset <= cleaned_to <= log[-1].next_base:
         first_dirty = cleaned_to
-    settled = [at for at, stretch in enumerate(log) if stretch.next_base <= settled_base]
-    dirty = [at for at in settled if log[at].next_base > first_dirty]
+    final = [at for at, extent in enumerate(log) if extent.next_base <= final_base]
+    dirty = [at for at in final if log[at].next_base > first_dirty]
     if rules.lag_ms_min > 0:
         too_young = (at for at in dirty if youngest_ms(at) > now_ms - rules.lag_ms_min)
         stop = next(too_young, None)
         if stop is not None:
             dirty = [at for at in dirty if at < stop]
     if not dirty:
-        return Dirtiness(first_dirty, first_dirty, _bytes(log, settled), 0, is_overdue=False)
+        return Dirtiness(first_dirty, first_dirty, _bytes(log, final), 0, is_overdue=False)
     overdue_ms = now_ms - rules.lag_ms_max
     is_overdue = overdue_ms > 0 and any(0 < first_ms(at) < overdue_ms for at in dirty)
-    clean = [at for at in settled if at < dirty[0]]
+    clean = [at for at in final if at < dirty[0]]
     return Dirtiness(
         first_dirty,
         log[dirty[-1]].next_base,
@@ -79,5 +79,5 @@ def dirtiness(
     )
 
 
-def _bytes(log: Sequence[Stretch], positions: Sequence[int]) -> int:
+def _bytes(log: Sequence[Extent], positions: Sequence[int]) -> int:
     return sum(log[at].size for at in positions)

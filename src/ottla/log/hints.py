@@ -15,8 +15,7 @@ from ottla.log.handles import Handle
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY, Indexes
 from ottla.log.producer_state import ProducerState
 from ottla.log.segment import SNAPSHOT, Segment, path_of
-from ottla.log.unsynced import Unsynced
-from ottla.log.values import SyncTicket
+from ottla.log.unsynced import SyncTicket, Unsynced
 
 ENCODED_MAX: Final = 1000
 
