@@ -14,7 +14,7 @@ from ottla.client.fetching import read_range
 from ottla.client.producer import Producer
 from ottla.client.settings import ClientSettings
 from ottla.client.values import LATEST
-from ottla.spark.encoding import Encoded
+from ottla.spark.encoding.encoder import Encoded
 from ottla.testing.topics import create_topic
 from ottla.types import TopicPartition
 from ottla.wire.compression import Compression

@@ -10,7 +10,7 @@ from typing import Final
 
 from ottla.pipelines import class_archive
 from ottla.pipelines.problems import PipelineFailed
-from ottla.spark import compiled
+from ottla.spark import kernels as compiled
 from ottla.spark.nursery import COMPILED, import_kernels
 from ottla.spark.spark_home import spark_home
 

@@ -7,8 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import cast
 
-from ottla.spark.formats import BadSchema, Format, Kind, spark_type
-from ottla.spark.formats_avro import SCHEMA_ID_MAX, check_writers
+from ottla.spark.formats.avro import SCHEMA_ID_MAX, check_writers
+from ottla.spark.formats.typed_columns import BadSchema, Format, Kind, spark_type
 from ottla.spark.option_values import BadOption, as_choice, as_json, refuse
 
 

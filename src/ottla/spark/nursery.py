@@ -57,9 +57,9 @@ WARMED: Final = (
 COMPILED: Final = "compiled"
 NICENESS: Final = 19
 KERNELS: Final = (
-    "ottla.spark.decoding_numba",
-    "ottla.spark.encoding_numba",
-    "ottla.spark.json_numba",
+    "ottla.spark.decoding.rows_numba",
+    "ottla.spark.encoding.rows_numba",
+    "ottla.spark.formats.json_screen_numba",
 )
 
 
@@ -119,9 +119,10 @@ def _load_kernels(listening: socket.socket) -> None:
 
     It takes longer than Spark waits for a Python that has begun.
     """
-    from ottla.spark import compiled
 
-    directory = compiled.kept_directory() if compiled.is_available() else None
+    from ottla.spark import kernels
+
+    directory = kernels.kept_directory() if kernels.is_available() else None
     if directory is None:
         return
     if (directory / COMPILED).exists():

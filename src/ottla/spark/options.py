@@ -18,7 +18,7 @@ from ottla.client.settings import ClientSettings
 from ottla.errors import OttlaError
 from ottla.spark.columns import READ_COLUMNS
 from ottla.spark.format_options import parse_format
-from ottla.spark.formats import ERROR_COLUMN, Format
+from ottla.spark.formats.typed_columns import ERROR_COLUMN, Format
 from ottla.spark.kafka_options import CLIENT, PREFIX, take_kafka_options
 from ottla.spark.option_table import names_known
 from ottla.spark.option_values import (

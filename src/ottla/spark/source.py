@@ -31,7 +31,7 @@ class OttlaDataSource(DataSource):
         return "ottla"
 
     def schema(self) -> str:
-        from ottla.spark.formats import typed_schema
+        from ottla.spark.formats.typed_columns import typed_schema
 
         options = _options_of_either(self.options)
         return typed_schema(options.columns, options.key_format, options.value_format)

@@ -39,8 +39,8 @@ from ottla.client.producer import (
     partitions_to_write,
 )
 from ottla.errors import OttlaError
-from ottla.spark.encoding import ArrowEncoder, Encoded
-from ottla.spark.encoding_columns import find_columns
+from ottla.spark.encoding.encoder import ArrowEncoder, Encoded
+from ottla.spark.encoding.sink_columns import find_columns
 from ottla.spark.options import SinkOptions
 from ottla.spark.versions import Shipped, own_version
 from ottla.types import TopicPartition

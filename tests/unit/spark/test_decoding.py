@@ -10,8 +10,8 @@ import pytest
 
 from ottla.errors import CorruptBatch, InvalidTimestamp, UnsupportedMessageFormat
 from ottla.spark.columns import READ_COLUMNS, arrow_schema
-from ottla.spark.decoding import ArrowDecoder
-from ottla.spark.decoding_common import BYTES_MAX, ROWS_MAX, Wanted, java_text
+from ottla.spark.decoding.contract import BYTES_MAX, ROWS_MAX, Wanted, java_text
+from ottla.spark.decoding.decoder import ArrowDecoder
 from ottla.types import TopicPartition
 from ottla.wire.compression import Compression
 from ottla.wire.records import Record, encode_batch, read_header, seal_batch
@@ -493,14 +493,14 @@ class TestImports:
 
     def test_numba_is_imported_when_a_read_begins_and_not_before(self):
         self.run(
-            "import sys; import ottla.spark.decoding, ottla.spark.columns\n"
+            "import sys; import ottla.spark.decoding.decoder, ottla.spark.columns\n"
             "assert not {'numba', 'llvmlite', 'pyspark'} & set(sys.modules), sys.modules.keys()"
         )
 
     def test_without_numba_numpy_takes_over_with_one_warning(self):
         said = self.run(
             "import sys; sys.modules['numba'] = None\n"
-            "from ottla.spark.decoding import ArrowDecoder\n"
+            "from ottla.spark.decoding.decoder import ArrowDecoder\n"
             "from ottla.types import TopicPartition\n"
             "from ottla.wire.records import Record, encode_batch\n"
             "data = encode_batch([Record(0, 5, b'k', b'v')])\n"
@@ -509,6 +509,6 @@ class TestImports:
             "    list(decoder.feed(data))\n"
             "    [batch] = decoder.finish()\n"
             "    assert batch.to_pydict() == {'key': [b'k'], 'offset': [0]}\n"
-            "assert 'ottla.spark.decoding_numpy' in sys.modules\n"
+            "assert 'ottla.spark.decoding.rows_numpy' in sys.modules\n"
         )
         assert said.count("NumbaMissing") == 1

@@ -167,7 +167,7 @@ def main(infile, outfile):
         "path": sys.path,
         "zone": time.tzname,
         "cwd": os.getcwd(),
-        "has kernels": "ottla.spark.decoding_numba" in sys.modules,
+        "has kernels": "ottla.spark.decoding.rows_numba" in sys.modules,
     }
     outfile.write(json.dumps(told).encode() + b"\\n")
     outfile.flush()

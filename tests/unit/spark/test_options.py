@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import pytest
 
 from ottla.spark import kafka_options
-from ottla.spark.formats import Format
+from ottla.spark.formats.typed_columns import Format
 from ottla.spark.option_table import OPTIONS, WITHOUT_EFFECT
 from ottla.spark.options import (
     Assigned,

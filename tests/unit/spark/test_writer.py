@@ -9,7 +9,7 @@ import pytest
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from ottla.client.settings import ClientSettings
-from ottla.spark.encoding import CannotEncode
+from ottla.spark.encoding.encoder import CannotEncode
 from ottla.spark.options import SinkOptions
 from ottla.spark.writer import (
     CannotWrite,

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from ottla.spark.spark_types import TIMESTAMP, to_ddl
+from ottla.spark.formats.spark_types import TIMESTAMP, to_ddl
 
 SHOWN_CHARS: Final = 60
 PROBLEM_CHARS: Final = 240

@@ -1,4 +1,4 @@
-"""A type as the tables that the kernel of json_numba.py walks along, and its call for a column."""
+"""A type as the tables that the kernel walks along, and the kernel's call for a column."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.spark import json_numba
-from ottla.spark.spark_types import TIMESTAMP, TIMESTAMP_NTZ
+from ottla.spark.formats import json_screen_numba as kernel
+from ottla.spark.formats.spark_types import TIMESTAMP, TIMESTAMP_NTZ
 
 _PLAIN: Final = {
-    pa.bool_(): json_numba.BOOLEAN, pa.string(): json_numba.STRING,
-    pa.float32(): json_numba.FLOAT, pa.float64(): json_numba.FLOAT,
-    pa.binary(): json_numba.BASE64, pa.date32(): json_numba.DATE,
-    TIMESTAMP: json_numba.TIME, TIMESTAMP_NTZ: json_numba.LOCAL_TIME,
+    pa.bool_(): kernel.BOOLEAN, pa.string(): kernel.STRING,
+    pa.float32(): kernel.FLOAT, pa.float64(): kernel.FLOAT,
+    pa.binary(): kernel.BASE64, pa.date32(): kernel.DATE,
+    TIMESTAMP: kernel.TIME, TIMESTAMP_NTZ: kernel.LOCAL_TIME,
 }  # fmt: skip
 
 
@@ -36,7 +36,7 @@ class _Making:
     def add(self, kind: pa.DataType | None) -> int:
         """The place of the type in the table; None stands for what may be anything."""
         at = len(self.kinds)
-        self.kinds.append((json_numba.ANY, 0, 0))
+        self.kinds.append((kernel.ANY, 0, 0))
         if kind is not None:
             self.kinds[at] = self._described(kind)
         return at
@@ -49,13 +49,13 @@ class _Making:
                 name, begin = field.name.encode(), len(self.names)
                 self.names += name
                 self.fields[first + step] = (begin, len(name), self.add(field.type))
-            return json_numba.OBJECT, first, kind.num_fields
+            return kernel.OBJECT, first, kind.num_fields
         if pa.types.is_list(kind):
-            return json_numba.LIST, self.add(kind.value_type), 0
+            return kernel.LIST, self.add(kind.value_type), 0
         if pa.types.is_integer(kind):
-            return json_numba.INTEGER, kind.bit_width, 0
+            return kernel.INTEGER, kind.bit_width, 0
         if pa.types.is_decimal(kind):
-            return json_numba.DECIMAL, kind.precision - kind.scale, kind.scale
+            return kernel.DECIMAL, kind.precision - kind.scale, kind.scale
         return _PLAIN[kind], 0, 0
 
 
@@ -76,7 +76,7 @@ def screen(column: pa.Array, kind: pa.DataType) -> pa.Array:
     tables = _tables(kind)
     _, offsets, data = column.buffers()
     good = np.zeros(len(column), np.uint8)
-    json_numba.screen(
+    kernel.screen(
         data.address if data is not None else 0,
         np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1],
         tables.kinds.ctypes.data,

@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from ottla.spark import compiled
-from ottla.spark.json_rows import row_parser
-from ottla.spark.json_times import timestamps
-from ottla.spark.spark_types import BadSchema
+from ottla.spark import kernels
+from ottla.spark.formats.json_row import row_parser
+from ottla.spark.formats.json_times import timestamps
+from ottla.spark.formats.spark_types import BadSchema
 
 # So many are parsed at once: enough for Arrow, and few to be parsed again for a bad one.
 ROWS_AT_ONCE: Final = 16_384
@@ -120,13 +120,13 @@ def _screened(column: pa.Array, kind: pa.DataType, screen: Screen) -> Parsed | N
 
 def _screen() -> Screen:
     # Imported when something is wrong: what is all good needs no compiler.
-    if compiled.is_available():
-        from ottla.spark import json_tables
+    if kernels.is_available():
+        from ottla.spark.formats import json_screen_tables
 
-        return json_tables.screen
-    from ottla.spark import json_screen
+        return json_screen_tables.screen
+    from ottla.spark.formats import json_screen_plain
 
-    return json_screen.screen
+    return json_screen_plain.screen
 
 
 def _text(value: bytes | None) -> tuple[str | None, str | None]:

@@ -1,4 +1,4 @@
-"""Which JSON values Arrow's parser will likely take, where there is no numba (json_numba.py).
+"""Which JSON values Arrow's parser will likely take, where numba is missing.
 
 One bad value makes it refuse a whole block, without saying which. This look is coarse and takes a
 few microseconds each: what it lets through may still be refused, what it holds back may be good.

@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ottla.spark.columns import HEADERS
-from ottla.spark.decoding_common import (
+from ottla.spark.decoding.contract import (
     BASE_OFFSET,
     BEGIN,
     BYTES_MAX,

@@ -10,9 +10,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ottla.spark import decoding_numba as kernel
 from ottla.spark.columns import HEADERS
-from ottla.spark.decoding_common import (
+from ottla.spark.decoding import rows_numba as kernel
+from ottla.spark.decoding.contract import (
     BYTES_MAX,
     ROWS_MAX,
     Bytes,

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.spark.spark_types import TIMESTAMP, TIMESTAMP_NTZ
+from ottla.spark.formats.spark_types import TIMESTAMP, TIMESTAMP_NTZ
 
 # A date and an hour; what is longer goes on with a colon.
 HOUR_CHARS: Final = 13

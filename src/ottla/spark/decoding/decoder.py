@@ -1,8 +1,8 @@
 """Fetched record batches to Arrow record batches, in bulk.
 
 `ArrowDecoder` looks at the headers of batches: which of them are whole, intact, wanted and
-committed. Their records are for one of two decoders: `decoding_buffers.py` around the compiled
-kernel of `decoding_numba.py`, or `decoding_numpy.py` where numba is missing.
+committed. Their records are for one of two decoders: `arrow_buffers.py` around the compiled
+kernel of `rows_numba.py`, or `rows_numpy.py` where numba is missing.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Final
 import pyarrow as pa
 
 from ottla.errors import CorruptBatch, InvalidTimestamp, UnsupportedMessageFormat
-from ottla.spark import compiled
+from ottla.spark import kernels
 from ottla.spark.columns import arrow_schema
-from ottla.spark.decoding_common import (
+from ottla.spark.decoding.contract import (
     BASE_OFFSET,
     SPAN_FIELDS,
     DamagedRecord,
@@ -246,7 +246,7 @@ class _Gathered:
 
 
 def _span(header: BatchHeader, begin: int, stop: int) -> tuple[int, ...]:
-    """What the decoders are told of a batch: see `decoding_common`."""
+    """What the decoders are told of a batch: see `contract.py`."""
     is_append_time = header.is_log_append_time
     return (
         begin,
@@ -262,10 +262,10 @@ def _span(header: BatchHeader, begin: int, stop: int) -> tuple[int, ...]:
 
 def _row_decoder(wanted: Wanted) -> RowDecoder:
     # Imported when a read begins: planning needs no compiler.
-    if compiled.is_available():
-        from ottla.spark.decoding_buffers import CompiledRows
+    if kernels.is_available():
+        from ottla.spark.decoding.arrow_buffers import CompiledRows
 
         return CompiledRows(wanted)
-    from ottla.spark.decoding_numpy import NumpyRows
+    from ottla.spark.decoding.rows_numpy import NumpyRows
 
     return NumpyRows(wanted)

@@ -6,8 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from ottla.spark import encoding_numba, encoding_numpy
-from ottla.spark.encoding_columns import (
+from ottla.spark.encoding import rows_numba, rows_numpy
+from ottla.spark.encoding.sink_columns import (
     CannotEncode,
     Places,
     binary_column,
@@ -130,7 +130,7 @@ def test_nulls_are_found_behind_any_offset(skipped) -> None:
     assert column.lengths.tolist() == wanted
 
 
-@pytest.mark.parametrize("kernels", [encoding_numba, encoding_numpy], ids=["numba", "numpy"])
+@pytest.mark.parametrize("kernels", [rows_numba, rows_numpy], ids=["numba", "numpy"])
 def test_a_kernel_with_too_little_room_writes_nothing_behind_it(kernels) -> None:
     column = binary_column(pa.array([b"x" * 50] * 4), "value")
     headers = header_column(

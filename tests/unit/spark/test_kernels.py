@@ -11,11 +11,12 @@ from zipfile import ZipFile
 
 import pytest
 
-from ottla.spark import compiled
+import ottla
+from ottla.spark import kernels
 
 # A module with a kernel: it has to be a file for numba to keep its code.
 KERNEL = """
-from ottla.spark.compiled import READ_INT64S, kernel
+from ottla.spark.kernels import READ_INT64S, kernel
 
 @kernel(f"int64({READ_INT64S})")
 def last(numbers):
@@ -31,7 +32,7 @@ print(last(numbers), len(last.signatures))
 RIGHT = "4 1"
 CHOICE = """
 import pyarrow as pa
-from ottla.spark.encoding import ArrowEncoder
+from ottla.spark.encoding.encoder import ArrowEncoder
 from ottla.wire.compression import Compression
 rows = pa.record_batch({"value": ["a"]})
 encoder = ArrowEncoder(
@@ -41,7 +42,8 @@ encoder = ArrowEncoder(
 for one in encoder.encode(rows):
     print(one.count, encoder._kernels.__name__)
 """
-PLAIN = "1 ottla.spark.encoding_numpy"
+PACKAGE = Path(ottla.__file__).parent
+PLAIN = "1 ottla.spark.encoding.rows_numpy"
 
 
 @pytest.fixture
@@ -53,8 +55,8 @@ def house(tmp_path: Path) -> Path:
 @pytest.fixture(autouse=True)
 def forgetful():
     yield
-    compiled.cache_directory.cache_clear()
-    compiled.is_available.cache_clear()
+    kernels.cache_directory.cache_clear()
+    kernels.is_available.cache_clear()
 
 
 def start(program: str, house: Path, **environment: str) -> subprocess.Popen[str]:
@@ -116,13 +118,37 @@ def test_processes_may_start_together(house: Path) -> None:
     assert [one.communicate(timeout=120)[0].strip() for one in started] == [RIGHT] * 4
 
 
+def archive(path: Path, changed: str | None = None) -> Path:
+    """The package as `--py-files` sends it, perhaps with a line more in one of its files."""
+    with ZipFile(path, "w") as file:
+        for source in PACKAGE.rglob("*.py"):
+            name = source.relative_to(PACKAGE.parent).as_posix()
+            file.writestr(name, source.read_text() + ("# new\n" if name == changed else ""))
+    return path
+
+
+@pytest.mark.parametrize(
+    "changed", ["decoding/contract", "encoding/partitioner", "formats/json_screen_numba"]
+)
+def test_code_is_kept_apart_when_what_it_was_made_of_has_changed(
+    tmp_path: Path, changed: str
+) -> None:
+    """Constants of the files beside a kernel are in its machine code."""
+    program = "from ottla.spark import kernels; print(kernels.kept_directory().name)"
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    installed = run(program, tmp_path, **cache)
+    assert run(program, archive(tmp_path / "same.zip"), **cache) == installed
+    other = archive(tmp_path / "other.zip", f"ottla/spark/{changed}.py")
+    assert run(program, other, **cache) not in ("", installed)
+
+
 def test_a_directory_that_others_can_write_is_not_used(tmp_path, monkeypatch) -> None:
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "ottla").mkdir()
     (tmp_path / "ottla").chmod(0o777)
-    compiled.cache_directory.cache_clear()
-    found = compiled.cache_directory()
+    kernels.cache_directory.cache_clear()
+    found = kernels.cache_directory()
     assert found is not None
     assert tmp_path not in found.parents
 
@@ -132,8 +158,8 @@ def test_a_link_to_elsewhere_is_not_used(tmp_path, monkeypatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     (tmp_path / "elsewhere").mkdir(mode=0o700)
     (tmp_path / "ottla").symlink_to(tmp_path / "elsewhere")
-    compiled.cache_directory.cache_clear()
-    found = compiled.cache_directory()
+    kernels.cache_directory.cache_clear()
+    found = kernels.cache_directory()
     assert found is not None
     assert tmp_path not in found.parents
 
@@ -189,7 +215,7 @@ def test_a_compiler_that_is_switched_off_means_numpy(house: Path) -> None:
 
 
 def test_with_numba_nothing_is_said() -> None:
-    compiled.is_available.cache_clear()
+    kernels.is_available.cache_clear()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert compiled.is_available()
+        assert kernels.is_available()

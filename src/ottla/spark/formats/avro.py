@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 
-from ottla.spark.spark_types import (
+from ottla.spark.formats.spark_types import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     BadSchema,

@@ -1,17 +1,17 @@
 """Kernels that numba compiles: whether it is there, and where the machine code is kept.
 
-A module with kernels (`encoding_numba.py`, `decoding_numba.py`) is imported only behind a question:
+A module with kernels has a name that ends in `_numba.py`, and is imported only after a question:
 
-    from ottla.spark import compiled
+    from ottla.spark import kernels
 
-    if compiled.is_available():       # imports numba; says once when there is none
-        from ottla.spark import decoding_numba as kernels
+    if kernels.is_available():       # imports numba; says once when there is none
+        from ottla.spark.decoding import rows_numba as rows
     else:
-        from ottla.spark import decoding_numpy as kernels
+        from ottla.spark.decoding import rows_numpy as rows
 
 and in that module
 
-    from ottla.spark.compiled import BYTES, INT32S, READ_BYTES, kernel
+    from ottla.spark.kernels import BYTES, INT32S, READ_BYTES, kernel
 
     @kernel(f"int64({READ_BYTES}, int64, {BYTES})")
     def copy(source, pos, out): ...
@@ -43,9 +43,12 @@ from functools import cache
 from importlib import import_module
 from importlib.resources import files
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from ottla.spark.caches import private_directory
+
+if TYPE_CHECKING:
+    from importlib.resources.abc import Traversable
 
 BYTES: Final = "uint8[::1]"
 INT32S: Final = "int32[::1]"
@@ -95,7 +98,7 @@ def kernel(signature: str) -> Callable[[Function], Function]:
         numba = _numba()
         options = {"nogil": True, "error_model": "numpy"}
         directory = cache_directory()
-        if directory is not None and _settle(function, directory):
+        if directory is not None and _move_source(function, directory):
             with _decorating:
                 directory_before = numba.config.CACHE_DIR
                 numba.config.CACHE_DIR = str(directory)
@@ -111,7 +114,7 @@ def kernel(signature: str) -> Callable[[Function], Function]:
     return compile_it
 
 
-def _settle(function: Any, directory: Path) -> bool:
+def _move_source(function: Any, directory: Path) -> bool:
     """Gives a kernel a file that stays where it is; whether that was possible.
 
     numba files machine code under the path of its source. An environment that Spark unpacks lies
@@ -173,11 +176,21 @@ def _fingerprint() -> str:
         digest.update(part.encode() + b"\0")
     digest.update(processor.get_host_cpu_name().encode() + b"\0")
     digest.update(processor.get_host_cpu_features().flatten().encode() + b"\0")
-    # Not by path: the package may be in an archive.
-    sources = [one for one in files(__package__).iterdir() if one.name.endswith("_numba.py")]
-    for source in sorted(sources, key=lambda one: one.name):
-        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    for room in _rooms_with_kernels():
+        for source in sorted(room, key=lambda one: one.name):
+            digest.update(source.name.encode() + b"\0" + source.read_bytes())
     return digest.hexdigest()[:16]
+
+
+def _rooms_with_kernels() -> list[list[Traversable]]:
+    """Their sources, and those of their neighbours, whose constants are in the machine code too."""
+    # Not by path: the package may be in an archive.
+    rooms = [room for room in files(__package__).iterdir() if room.is_dir()]
+    sources = [
+        [one for one in room.iterdir() if one.name.endswith(".py")]
+        for room in sorted(rooms, key=lambda one: one.name)
+    ]
+    return [room for room in sources if any(one.name.endswith("_numba.py") for one in room)]
 
 
 def _remove_own(directory: Path, pid: int) -> None:

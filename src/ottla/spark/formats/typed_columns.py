@@ -13,9 +13,9 @@ from typing import Final, Literal
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.spark import formats_avro, formats_json
 from ottla.spark.columns import ARROW, spark_schema
-from ottla.spark.spark_types import BadSchema, parse_type, to_ddl
+from ottla.spark.formats import avro, json_column
+from ottla.spark.formats.spark_types import BadSchema, parse_type, to_ddl
 
 __all__ = [
     "BadSchema",
@@ -60,11 +60,11 @@ def arrow_type(form: Format) -> pa.DataType:
 def apply(form: Format, column: pa.Array) -> tuple[pa.Array, pa.Array]:
     """The typed column, and beside it what did not parse (null where all is well)."""
     if form.kind == "string":
-        return formats_json.texts(column)
+        return json_column.texts(column)
     if form.kind == "json":
-        return formats_json.parse_column(column, _parsed(form))
+        return json_column.parse_column(column, _parsed(form))
     assert form.schema is not None, "parse_format lets no other through"
-    return formats_avro.parse_column(column, form.schema, form.schema_ids, form.writer_schemas)
+    return avro.parse_column(column, form.schema, form.schema_ids, form.writer_schemas)
 
 
 def typed_schema(columns: Sequence[str], key: Format | None, value: Format | None) -> str:
@@ -122,7 +122,7 @@ def _parsed(form: Format) -> pa.DataType:
     if form.schema is None:
         raise BadSchema(f"{form.kind} needs a schema")
     if form.kind == "avro":
-        return formats_avro.arrow_type(form.schema)
+        return avro.arrow_type(form.schema)
     kind = parse_type(form.schema)
-    formats_json.check_type(kind)
+    json_column.check_type(kind)
     return kind

@@ -1,4 +1,4 @@
-"""The encoder's work per row with numpy alone: the functions of `encoding_numba.py`, many rows at
+"""The encoder's work per row with numpy alone: the functions of `rows_numba.py`, many rows at
 a time instead of one after the other."""
 
 from __future__ import annotations
@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from ottla.spark.encoding_columns import Bytes, Numbers
-from ottla.spark.partitioning import POSITIVE, murmur2_of_all
+from ottla.spark.encoding.partitioner import POSITIVE, murmur2_of_all
+from ottla.spark.encoding.sink_columns import Bytes, Numbers
 
 # A copy by index needs 16 bytes of memory per byte, a slice some hundred nanoseconds.
 _SLICE_BYTES_MIN: Final = 512

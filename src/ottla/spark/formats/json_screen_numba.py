@@ -1,8 +1,8 @@
 """Which JSON values Arrow's parser will surely take, by a kernel that numba compiles.
 
-`screen` walks over the bytes of each value, along the type that is wanted (json_tables.py has made
-tables of it). Positions are addresses, since numba would count an array in and out of every
-function that it is given to; every read is held against the end of its value.
+`screen` walks over the bytes of each value, along the type that is wanted (as tables, made by
+`json_screen_tables.py`). Positions are addresses, since numba would count an array in and out of
+every function that it is given to; every read is held against the end of its value.
 
 A position of -1 says that the value is held back.
 """
@@ -16,7 +16,7 @@ from llvmlite import ir  # type: ignore[import-untyped]
 from numba import types
 from numba.extending import intrinsic, register_jitable
 
-from ottla.spark.compiled import BYTES, READ_INT32S, kernel
+from ottla.spark.kernels import BYTES, READ_INT32S, kernel
 
 # What a value is to be. Of ANY nothing is wanted: such a field is passed over.
 ANY, OBJECT, LIST, STRING, BOOLEAN, INTEGER, FLOAT, DECIMAL, DATE, TIME, LOCAL_TIME, BASE64 = range(

@@ -16,8 +16,7 @@ from numba import types
 from numba.core import cgutils
 from numba.extending import intrinsic, register_jitable
 
-from ottla.spark.compiled import INT64S, READ_INT64S, kernel
-from ottla.spark.decoding_common import (
+from ottla.spark.decoding.contract import (
     BASE_OFFSET,
     BEGIN,
     COUNT,
@@ -32,6 +31,7 @@ from ottla.spark.decoding_common import (
     TIMESTAMP_TYPE,
     Longs,
 )
+from ottla.spark.kernels import INT64S, READ_INT64S, kernel
 
 # Where the parts of a record are: see `_read_record`.
 Parts: TypeAlias = tuple[int, int, int, int, int, int, int, int, int]

@@ -7,8 +7,8 @@ import hashlib
 import numpy as np
 import pytest
 
-from ottla.spark import encoding_numba
-from ottla.spark.partitioning import murmur2, murmur2_of_all, partition_of
+from ottla.spark.encoding import rows_numba
+from ottla.spark.encoding.partitioner import murmur2, murmur2_of_all, partition_of
 
 # Utils.murmur2(key), BuiltInPartitioner.partitionForKey(key, 12): most are in its UtilsTest.
 FROM_JAVA = {
@@ -50,7 +50,7 @@ def by_numpy(keys: list[bytes]) -> list[int]:
 def by_numba(keys: list[bytes]) -> list[int]:
     data, starts, lengths = in_one_buffer(keys)
     return [
-        int(encoding_numba.murmur2(data, start, length))
+        int(rows_numba.murmur2(data, start, length))
         for start, length in zip(starts, lengths, strict=True)
     ]
 

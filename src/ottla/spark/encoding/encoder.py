@@ -2,8 +2,8 @@
 
     Arrow batch → columns → a partition per row → rows in order of partitions → cut → written
 
-The work per row is done by kernels, compiled (`encoding_numba.py`) or with numpy
-(`encoding_numpy.py`); both pass the same tests. Rows of a partition keep their order.
+The work per row is done by kernels, compiled (`rows_numba.py`) or with numpy
+(`rows_numpy.py`); both pass the same tests. Rows of a partition keep their order.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.spark import compiled
-from ottla.spark.encoding_columns import (
+from ottla.spark import kernels
+from ottla.spark.encoding.sink_columns import (
     CannotEncode,
     Column,
     Headers,
@@ -340,10 +340,10 @@ def _check_partitions(explicit: Numbers, column: pa.Array, topics: _Topics) -> N
 
 
 def _kernels() -> Any:
-    if compiled.is_available():
-        from ottla.spark import encoding_numba
+    if kernels.is_available():
+        from ottla.spark.encoding import rows_numba
 
-        return encoding_numba
-    from ottla.spark import encoding_numpy
+        return rows_numba
+    from ottla.spark.encoding import rows_numpy
 
-    return encoding_numpy
+    return rows_numpy

@@ -1,6 +1,6 @@
-"""The encoder's work per row, compiled. `encoding_numpy.py` has the same functions.
+"""The encoder's work per row, compiled. `rows_numpy.py` has the same functions.
 
-What comes in was checked by `encoding_columns.py`; `write` looks at the room that is left before
+What comes in was checked by `sink_columns.py`; `write` looks at the room that is left before
 each record all the same, since nothing else would notice.
 """
 
@@ -10,9 +10,9 @@ from typing import Final
 
 import numpy as np
 
-from ottla.spark.compiled import BYTES, INT64S, READ_BYTES, READ_INT64S, kernel
-from ottla.spark.encoding_columns import Bytes, Numbers
-from ottla.spark.partitioning import MIX, POSITIVE, SEED, SHIFT
+from ottla.spark.encoding.partitioner import MIX, POSITIVE, SEED, SHIFT
+from ottla.spark.encoding.sink_columns import Bytes, Numbers
+from ottla.spark.kernels import BYTES, INT64S, READ_BYTES, READ_INT64S, kernel
 
 _COLUMN: Final = f"{READ_BYTES}, {READ_INT64S}, {READ_INT64S}"
 _M: Final = np.uint32(MIX)
