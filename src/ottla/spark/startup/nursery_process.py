@@ -1,4 +1,4 @@
-"""Python workers that are ready sooner than the JVM is: see `ottla.spark.nursery`."""
+"""Python workers that are ready sooner than the JVM is: see `ottla.spark.startup.nursery`."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from ottla.spark import stand_in
-from ottla.spark.nursery import UNBUFFERED, WITHOUT_THREADS
+from ottla.spark.startup import stand_in
+from ottla.spark.startup.nursery import UNBUFFERED, WITHOUT_THREADS
 
 # Longer ones, and those with blanks, cannot stand in a script's first line everywhere.
 INTERPRETER_CHARS_MAX: Final = 110
@@ -39,7 +39,7 @@ def start_nursery(directory: Path) -> dict[str, str]:
             listening.bind(str(address))
             listening.listen()
             process = subprocess.Popen(
-                [sys.executable, "-m", "ottla.spark.nursery", str(listening.fileno())],
+                [sys.executable, "-m", "ottla.spark.startup.nursery", str(listening.fileno())],
                 pass_fds=[listening.fileno()],
                 # It ends when this does.
                 stdin=subprocess.PIPE,

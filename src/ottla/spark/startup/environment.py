@@ -11,8 +11,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from ottla.spark.spark_home import spark_home
-from ottla.spark.workers import start_nursery
+from ottla.spark.startup.nursery_process import start_nursery
+from ottla.spark.startup.spark_home import spark_home
 
 
 def quick_environment(given: Mapping[str, str]) -> dict[str, str]:

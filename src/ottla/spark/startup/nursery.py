@@ -2,7 +2,7 @@
 
 Spark starts one Python for each kind of work (finding formats, planning, reading, writing …), and
 every one of them imports PySpark, Arrow, numba and our kernels: more than a second each. On this
-machine `python -m ottla.spark.nursery FD` is started beside the JVM and imports all that once. What
+machine `python -m ottla.spark.startup.nursery FD` is started beside the JVM and imports all that once. What
 Spark then starts in place of Python (`stand_in.py`) hands its pipes over, and the process that is
 forked here does what it was asked for. Whatever goes wrong with that, the real Python is started.
 
@@ -26,7 +26,7 @@ import traceback
 from contextlib import suppress
 from typing import Any, Final, NoReturn
 
-from ottla.spark.stand_in import LENGTH_BYTES, likeness
+from ottla.spark.startup.stand_in import LENGTH_BYTES, likeness
 
 # Arrow's allocator and BLAS would start some.
 WITHOUT_THREADS: Final = {"JE_ARROW_MALLOC_CONF": "background_thread:false", "OMP_NUM_THREADS": "1"}
