@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 from ottla.spark import register, versions
 from ottla.spark.data_loss import DataLost
-from ottla.spark.options import SourceOptions
+from ottla.spark.options.source import SourceOptions
 from ottla.spark.planning import CannotRead
 from ottla.spark.reader import make_reader
 from ottla.spark.source import OttlaDataSource

@@ -23,7 +23,7 @@ from pyspark.sql.streaming.datasource import (
 
 from ottla.spark import asking
 from ottla.spark.data_loss import DataLost
-from ottla.spark.options import SourceOptions
+from ottla.spark.options.source import SourceOptions
 from ottla.spark.planning import CannotRead
 from ottla.spark.stream_reader import OttlaStreamReader
 from ottla.testing import Broker

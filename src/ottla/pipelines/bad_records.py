@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 from ottla.pipelines.model import Source, TopicSource
 from ottla.spark.columns import ARROW, spark_schema
 from ottla.spark.formats.typed_columns import Format, typed_batch, typed_schema
-from ottla.spark.options import LetterOptions
+from ottla.spark.options.letters import LetterOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -26,8 +26,9 @@ from ottla.pipelines import dead_letters
 from ottla.pipelines.dead_letters import Origin
 from ottla.pipelines.model import Pipeline, Source, TopicSource
 from ottla.pipelines.problems import BadPipeline, PipelineFailed, Problem
-from ottla.spark.option_values import nearest
-from ottla.spark.options import BadOption, SinkOptions
+from ottla.spark.options.sink import SinkOptions
+from ottla.spark.options.values import BadOption
+from ottla.spark.spelling import nearest
 from ottla.types import TopicPartition
 from ottla.wire.compression import Compression
 from ottla.wire.records import Record, decode_records, encode_batch, headers_in

@@ -13,7 +13,9 @@ from ottla.client.failures import PartitionsFailed
 from ottla.client.values import EARLIEST, LATEST
 from ottla.errors import OttlaError, UnknownTopicOrPartition
 from ottla.spark.data_loss import losses
-from ottla.spark.options import SourceOptions
+from ottla.spark.options.positions import Committed, Position
+from ottla.spark.options.source import SourceOptions
+from ottla.spark.options.subscriptions import Assigned, Pattern, Topics
 from ottla.spark.planning import (
     CannotRead,
     LogEnds,
@@ -23,8 +25,6 @@ from ottla.spark.planning import (
     resolve,
     times_wanted,
 )
-from ottla.spark.positions import Committed, Position
-from ottla.spark.subscriptions import Assigned, Pattern, Topics
 from ottla.types import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -18,7 +18,8 @@ from ottla.client.blocking import shared
 from ottla.client.limits import batch_bytes_max
 from ottla.errors import OttlaError
 from ottla.spark.columns import ARROW
-from ottla.spark.options import CannotPost, LetterOptions, SinkOptions
+from ottla.spark.options.letters import CannotPost, LetterOptions
+from ottla.spark.options.sink import SinkOptions
 from ottla.spark.writer import CannotWrite, RowsTooLarge, write_rows
 from ottla.types import TopicPartition
 

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from ottla.errors import OttlaError
-from ottla.spark.positions import (
+from ottla.spark.options.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
     AtOffsets,
@@ -22,7 +22,7 @@ from ottla.spark.positions import (
     Latest,
     Position,
 )
-from ottla.spark.subscriptions import Assigned, Pattern, Subscription, Topics
+from ottla.spark.options.subscriptions import Assigned, Pattern, Subscription, Topics
 from ottla.types import TopicPartition
 
 SHOWN_MAX: Final = 5

@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 from ottla.spark.asking import Asker
 from ottla.spark.data_loss import Loss, report, within
 from ottla.spark.filters import Narrowing, is_offered, take
-from ottla.spark.options import SourceOptions
+from ottla.spark.options.source import SourceOptions
 from ottla.spark.planning import CannotRead, OffsetRange, split
 from ottla.spark.reading import OffsetTask, read_task
 from ottla.spark.versions import Shipped

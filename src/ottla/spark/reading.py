@@ -16,7 +16,8 @@ from ottla.errors import OttlaError
 from ottla.spark.data_loss import DataLost, Loss, report
 from ottla.spark.decoding.decoder import ArrowDecoder
 from ottla.spark.formats.typed_columns import ERROR_COLUMN, typed_batch
-from ottla.spark.options import CannotPost, SourceOptions
+from ottla.spark.options.letters import CannotPost
+from ottla.spark.options.source import SourceOptions
 from ottla.spark.planning import CannotRead, LogEnds, OffsetRange
 from ottla.types import TopicPartition
 

@@ -31,7 +31,7 @@ from ottla.spark.asking import Asker, Ends
 from ottla.spark.data_loss import Loss, late_beginnings, losses, report, within
 from ottla.spark.group_progress import GroupProgress
 from ottla.spark.offsets import OffsetDocument, from_document, to_document
-from ottla.spark.options import SourceOptions
+from ottla.spark.options.source import SourceOptions
 from ottla.spark.planning import MaximumRows, MinimumRows, Offsets, Resolved, split
 from ottla.spark.reading import OffsetTask, read_task
 from ottla.spark.versions import Shipped

@@ -41,7 +41,7 @@ from ottla.client.producer import (
 from ottla.errors import OttlaError
 from ottla.spark.encoding.encoder import ArrowEncoder, Encoded
 from ottla.spark.encoding.sink_columns import find_columns
-from ottla.spark.options import SinkOptions
+from ottla.spark.options.sink import SinkOptions
 from ottla.spark.versions import Shipped, own_version
 from ottla.types import TopicPartition
 

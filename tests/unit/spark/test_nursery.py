@@ -146,7 +146,8 @@ def test_another_python_that_the_user_has_chosen_stays(
 
 def test_the_nursery_ends_with_its_driver(tmp_path: Path) -> None:
     script = (
-        "import sys, pathlib, os, psutil; from ottla.spark.startup.nursery_process import start_nursery\n"
+        "import sys, pathlib, os, psutil\n"
+        "from ottla.spark.startup.nursery_process import start_nursery\n"
         "start_nursery(pathlib.Path(sys.argv[1])); print(psutil.Process().children()[0].pid)\n"
         "sys.stdout.flush(); os.kill(os.getpid(), 9)"
     )

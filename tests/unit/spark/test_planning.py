@@ -7,6 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.spark.data_loss import Loss, late_beginnings, losses, tell, within
+from ottla.spark.options.positions import (
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Committed,
+    Earliest,
+    Latest,
+    Position,
+)
+from ottla.spark.options.subscriptions import Assigned, Pattern, Topics
 from ottla.spark.planning import (
     CannotRead,
     LogEnds,
@@ -20,16 +30,6 @@ from ottla.spark.planning import (
     split,
     times_wanted,
 )
-from ottla.spark.positions import (
-    AtOffsets,
-    AtTimestamp,
-    AtTimestamps,
-    Committed,
-    Earliest,
-    Latest,
-    Position,
-)
-from ottla.spark.subscriptions import Assigned, Pattern, Topics
 from ottla.types import TopicPartition
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)

@@ -2,9 +2,10 @@
 
 Spark starts one Python for each kind of work (finding formats, planning, reading, writing …), and
 every one of them imports PySpark, Arrow, numba and our kernels: more than a second each. On this
-machine `python -m ottla.spark.startup.nursery FD` is started beside the JVM and imports all that once. What
-Spark then starts in place of Python (`stand_in.py`) hands its pipes over, and the process that is
-forked here does what it was asked for. Whatever goes wrong with that, the real Python is started.
+machine `python -m ottla.spark.startup.nursery FD` is started beside the JVM and imports all that
+once. What Spark then starts in place of Python (`stand_in.py`) hands its pipes over, and the
+process that is forked here does what it was asked for. Whatever goes wrong with that, the real
+Python is started.
 
 The nursery has one thread, as forking asks for, and ends when its driver has gone.
 """

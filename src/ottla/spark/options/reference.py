@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from ottla.spark import kafka_options
-from ottla.spark.option_table import WITHOUT_EFFECT, render_table
+from ottla.spark.options import kafka
+from ottla.spark.options.catalogue import WITHOUT_EFFECT, render_table
 
 _PART: Final = re.compile(r"(<!-- drawn: (?P<name>[\w ]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -17,7 +17,7 @@ def fill(page: str) -> str:
     return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part['name']]()}\n{part[3]}", page)
 
 
-def _names(names: Iterable[str], prefix: str = kafka_options.PREFIX) -> str:
+def _names(names: Iterable[str], prefix: str = kafka.PREFIX) -> str:
     return ", ".join(f"`{prefix}{name}`" for name in sorted(names)) + "\n"
 
 
@@ -29,7 +29,7 @@ def _without_effect() -> str:
 
 def _refused() -> str:
     rows = ["| option | instead |", "|---|---|"]
-    rows += [f"| `kafka.{name}` | {why} |" for name, why in kafka_options.REFUSED.items()]
+    rows += [f"| `kafka.{name}` | {why} |" for name, why in kafka.REFUSED.items()]
     return "\n".join(rows) + "\n"
 
 
@@ -38,9 +38,9 @@ PARTS: Final[Mapping[str, Callable[[], str]]] = {
     "read": lambda: render_table("read"),
     "write": lambda: render_table("write"),
     "carried": _without_effect,
-    "kafka both": lambda: _names(kafka_options.CLIENT),
-    "kafka read": lambda: _names(kafka_options.READ),
-    "kafka write": lambda: _names(kafka_options.WRITE),
-    "kafka carried": lambda: _names(kafka_options.WITHOUT_EFFECT),
+    "kafka both": lambda: _names(kafka.CLIENT),
+    "kafka read": lambda: _names(kafka.READ),
+    "kafka write": lambda: _names(kafka.WRITE),
+    "kafka carried": lambda: _names(kafka.WITHOUT_EFFECT),
     "kafka refused": _refused,
 }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping
@@ -73,13 +72,6 @@ def as_json(name: str, text: str, wanted: str, example: str) -> object:
         return json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
     except (ValueError, RecursionError):
         refuse(name, text, wanted, example)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """`; did you mean X?`, X in its proper spelling, or nothing when no name is near."""
-    by_lower = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(name.lower(), by_lower, n=1, cutoff=0.6)
-    return f"; did you mean {by_lower[near[0]]}?" if near else ""
 
 
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:

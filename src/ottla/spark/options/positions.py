@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal, NoReturn
 
-from ottla.spark.option_values import LONG_MAX, as_json, refuse
+from ottla.spark.options.values import LONG_MAX, as_json, refuse
 from ottla.types import TopicPartition
 
 LATEST_OFFSET: Final = -1

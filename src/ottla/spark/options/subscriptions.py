@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.spark.option_values import refuse
+from ottla.spark.options.both_sides import check_topic
+from ottla.spark.options.positions import parse_assignment
+from ottla.spark.options.values import BadOption, refuse
 from ottla.types import INTERNAL_TOPICS
 
 # Java's names for sets of characters, as far as topic names go: these are ASCII.
@@ -62,7 +64,32 @@ class Assigned:
 Subscription = Topics | Pattern | Assigned
 
 
-def check_pattern(name: str, text: str) -> None:
+def parse_subscription(options: Mapping[str, str]) -> Subscription:
+    names = ("subscribe", "subscribePattern", "assign")
+    given = [name for name in names if name.lower() in options]
+    if len(given) != 1:
+        found = " and ".join(given) + " are given" if given else "none is given"
+        hint = " (topic is for writing)" if not given and "topic" in options else ""
+        raise BadOption(f"exactly one of {', '.join(names)} is wanted, {found}{hint}")
+    name = given[0]
+    text = options[name.lower()].strip()
+    if name == "assign":
+        assigned = parse_assignment(name, text)
+        for topic in assigned:
+            check_topic(name, topic)
+        return Assigned(assigned)
+    if name == "subscribePattern":
+        _check_pattern(name, text)
+        return Pattern(text)
+    topics = tuple(dict.fromkeys(one.strip() for one in text.split(",") if one.strip()))
+    if not topics:
+        refuse(name, text, "one or more topics", "orders,payments")
+    for topic in topics:
+        check_topic(name, topic)
+    return Topics(topics)
+
+
+def _check_pattern(name: str, text: str) -> None:
     if not text:
         refuse(name, text, "a regular expression", "orders-.*")
     try:

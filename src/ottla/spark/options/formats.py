@@ -9,7 +9,7 @@ from typing import cast
 
 from ottla.spark.formats.avro import SCHEMA_ID_MAX, check_writers
 from ottla.spark.formats.typed_columns import BadSchema, Format, Kind, spark_type
-from ottla.spark.option_values import BadOption, as_choice, as_json, refuse
+from ottla.spark.options.values import BadOption, as_choice, as_json, refuse
 
 
 def parse_format(column: str, options: Mapping[str, str]) -> Format | None:

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.spark.option_values import BadOption, nearest
+from ottla.spark.options.values import BadOption
+from ottla.spark.spelling import nearest
 
 PREFIX: Final = "kafka."
 
