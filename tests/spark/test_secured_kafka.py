@@ -10,8 +10,8 @@ from confluent_kafka import Producer as Librdkafka
 from ottla.client.blocking import Blocking
 from ottla.client.cluster import Cluster
 from ottla.client.failures import BadSetting, ClientFailed, GaveUp, LoginFailed, NotTrusted
-from ottla.client.fetching import read_range
 from ottla.client.producer import Producer
+from ottla.client.range_reader import read_range
 from ottla.client.settings import ClientSettings
 from ottla.client.values import LATEST
 from ottla.spark.encoding.encoder import Encoded

@@ -18,8 +18,8 @@ from typing import Final, NamedTuple
 from ottla.client.blocking import Blocking
 from ottla.client.cluster import Cluster
 from ottla.client.failures import OffsetOutOfRange
-from ottla.client.fetching import read_range
 from ottla.client.producer import Producer
+from ottla.client.range_reader import read_range
 from ottla.client.values import EARLIEST, LATEST, TopicInfo
 from ottla.errors import OttlaError
 from ottla.pipelines import dead_letters

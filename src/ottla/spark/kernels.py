@@ -64,7 +64,7 @@ _decorating: Final = threading.Lock()
 
 
 class NumbaMissing(UserWarning):
-    """Records are turned by numpy, which takes several times as long."""
+    """Records are decoded and encoded by numpy, which takes several times as long."""
 
 
 @cache
@@ -87,7 +87,8 @@ def is_available() -> bool:
 
 
 def _numba() -> Any:
-    # Half a second, which only those pay who turn records; and its types cover half of it.
+    # Importing it takes half a second, so only where records are decoded or encoded. It is not
+    # typed throughout.
     return import_module("numba")
 
 

@@ -37,8 +37,8 @@ class OttlaDataSource(DataSource):
         return typed_schema(options.columns, options.key_format, options.value_format)
 
     def reader(self, schema: StructType) -> DataSourceReader:
+        from ottla.spark.batch_reader import make_reader
         from ottla.spark.options.source import SourceOptions
-        from ottla.spark.reader import make_reader
 
         return make_reader(SourceOptions.parse(self.options, streaming=False))
 

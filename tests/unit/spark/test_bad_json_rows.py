@@ -148,7 +148,7 @@ def test_the_kernel_reads_slices_and_no_byte_too_far() -> None:
     assert json_screen_tables.screen(pa.array([None], pa.binary()), NARROW).to_pylist() == [True]
 
 
-def test_the_kernel_reads_no_byte_behind_its_value() -> None:
+def test_the_kernel_reads_no_byte_after_its_value() -> None:
     """Each value ends where the memory does: a byte too far would end this process."""
     page = mmap.PAGESIZE
     memory = mmap.mmap(-1, 2 * page)

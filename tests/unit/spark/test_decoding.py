@@ -47,7 +47,7 @@ AWKWARD = [
     Record(5, NOW_MS, b"k" * 200, b"v" * 20_000),
     Record(6, NOW_MS, b"h", b"v", [("a", b"1")]),
     Record(7, NOW_MS, b"h", b"v", [("a", b"1"), ("a", None), ("", b""), ("ä€😀", b"x" * 300)]),
-    Record(9, NOW_MS, b"behind a gap", b"v"),
+    Record(9, NOW_MS, b"after a gap", b"v"),
     Record(300, NOW_MS + 10_000_000, b"far away", b"v", [("last", None)]),
 ]
 
@@ -59,7 +59,7 @@ class TestRows:
         assert rows(make_rows, data) == expected(data)
         assert len(expected(data)) == len(AWKWARD)
 
-    def test_batches_of_all_codecs_one_behind_the_other(self, make_rows):
+    def test_batches_of_all_codecs_one_after_the_other(self, make_rows):
         data = joined(
             batch(10 * at, b"a", None, b"c", compression=codec)
             for at, codec in enumerate([*Compression, *reversed(Compression), *Compression])
@@ -176,14 +176,14 @@ class TestRange:
             assert sum(each.num_rows for each in found) == 5
             assert reader.position == 15
 
-    def test_nothing_behind_the_end_is_looked_at(self, make_rows):
+    def test_nothing_after_the_end_is_looked_at(self, make_rows):
         data = self.DATA + b"\xff" * 100
         assert offsets(make_rows, data, end=16) == [10, 11, 12, 13, 14, 15]
         damaged = bytearray(batch(16, b"g"))
         damaged[-1] ^= 1
         assert offsets(make_rows, self.DATA + damaged, end=16) == [10, 11, 12, 13, 14, 15]
 
-    def test_a_batch_that_begins_behind_the_end_ends_the_range(self, make_rows):
+    def test_a_batch_that_begins_after_the_end_ends_the_range(self, make_rows):
         reader = decoder(make_rows, 10, 20)
         assert list(reader.feed(batch(10, b"a") + batch(25, b"z"))) == []
         assert reader.position >= 20

@@ -138,7 +138,7 @@ def rows_of_topics() -> st.SearchStrategy[list[Row]]:
 @given(
     rows=rows_of_topics(),
     skipped=st.integers(0, 9),
-    behind=st.integers(0, 3),
+    after=st.integers(0, 3),
     batch_bytes=st.sampled_from([1, 100, 300, 1_000, 1_000_000]),
     large=st.booleans(),
     start=st.integers(0, 20),
@@ -146,7 +146,7 @@ def rows_of_topics() -> st.SearchStrategy[list[Row]]:
     group_bytes=st.sampled_from([1, 1_000, GROUP_BYTES_MAX]),
 )
 def test_any_rows_arrive_whole_and_in_order(
-    kernels, rows, skipped, behind, batch_bytes, large, start, window_bytes, group_bytes
+    kernels, rows, skipped, after, batch_bytes, large, start, window_bytes, group_bytes
 ) -> None:
     kind = pa.large_binary() if large else pa.binary()
     text = pa.large_string() if large else pa.string()
@@ -154,7 +154,7 @@ def test_any_rows_arrive_whole_and_in_order(
     headers = listed(pa.struct([("key", text), ("value", kind)]))
     noise = [Row(b"noise", b"noise", [("noise", None)], "t", 1)]
     whole = table(
-        noise * skipped + rows + noise * behind, value=kind, key=kind, topic=text, headers=headers
+        noise * skipped + rows + noise * after, value=kind, key=kind, topic=text, headers=headers
     )
     given_rows = whole.slice(skipped, len(rows))
     with pytest.MonkeyPatch.context() as patch:
@@ -322,7 +322,7 @@ def test_a_header_without_a_name_is_refused(kernels, header) -> None:
 
 
 @BOTH
-def test_headers_behind_a_null_list_do_not_appear(kernels) -> None:
+def test_headers_after_a_null_list_do_not_appear(kernels) -> None:
     struct = pa.StructArray.from_arrays(
         [pa.array(["a", None, "c"]), pa.array([b"1", b"2", b"3"])], ["key", "value"]
     )

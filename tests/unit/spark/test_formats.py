@@ -523,9 +523,7 @@ def test_times_are_counted_as_in_the_schema_of_their_id() -> None:
 def test_bytes_that_are_left_over_mean_another_schema() -> None:
     found, errors = apply(Format("avro", '"int"'), column(b"\x02\x02"))
     assert found.to_pylist() == [None]
-    assert errors.to_pylist() == [
-        "it is not Avro of this schema: 1 bytes are left behind the value"
-    ]
+    assert errors.to_pylist() == ["it is not Avro of this schema: 1 bytes are left after the value"]
 
 
 def test_a_number_too_large_for_its_schema_is_an_error_and_not_the_end() -> None:

@@ -123,7 +123,7 @@ def shrinking(size: int) -> pa.Buffer:
 
 
 @pytest.mark.parametrize("skipped", range(18))
-def test_nulls_are_found_behind_any_offset(skipped) -> None:
+def test_nulls_are_found_after_any_offset(skipped) -> None:
     values = [None if n % 3 == 0 else b"v" * n for n in range(40)]
     column = binary_column(pa.array(values, pa.binary()).slice(skipped, 20), "value")
     wanted = [-1 if value is None else len(value) for value in values[skipped : skipped + 20]]
@@ -131,7 +131,7 @@ def test_nulls_are_found_behind_any_offset(skipped) -> None:
 
 
 @pytest.mark.parametrize("kernels", [rows_numba, rows_numpy], ids=["numba", "numpy"])
-def test_a_kernel_with_too_little_room_writes_nothing_behind_it(kernels) -> None:
+def test_a_kernel_with_too_little_room_writes_nothing_after_it(kernels) -> None:
     column = binary_column(pa.array([b"x" * 50] * 4), "value")
     headers = header_column(
         pa.array([[{"key": "h" * 20, "value": b"v" * 20}]] * 4, pa.list_(HEADER))

@@ -31,6 +31,9 @@ BEGIN, STOP, COUNT, BASE_OFFSET, LAST_DELTA, TIMESTAMP, HAS_DELTAS, TIMESTAMP_TY
 TIMESTAMP_MS_MAX: Final = (2**63 - 1) // 1000
 TIMESTAMP_MS_MIN: Final = -TIMESTAMP_MS_MAX
 
+# The last shift of a variable-length number that has a place in 64 bits.
+SHIFT_MAX: Final = 63
+
 # What the two offsets of a header's name and value take.
 HEADER_BYTES: Final = 8
 

@@ -14,6 +14,7 @@ from typing import Final
 
 import pyarrow as pa
 
+from ottla.client.values import Aborted
 from ottla.errors import CorruptBatch, InvalidTimestamp, UnsupportedMessageFormat
 from ottla.spark import kernels
 from ottla.spark.columns import arrow_schema
@@ -69,9 +70,7 @@ class ArrowDecoder:
         wanted = Wanted(partition, arrow_schema(columns), start, end)
         self._rows = (make_rows or _row_decoder)(wanted)
 
-    def feed(
-        self, records: Buffer, aborted: Sequence[tuple[int, int]] = ()
-    ) -> Iterator[pa.RecordBatch]:
+    def feed(self, records: Buffer, aborted: Aborted = ()) -> Iterator[pa.RecordBatch]:
         """Takes a fetch and yields the Arrow batches that became full; run it to its end.
 
         `aborted` are the producer ids and first offsets that came with the fetch.
@@ -136,7 +135,7 @@ class ArrowDecoder:
         if offset < 0 or last_delta < 0 or count < 0:
             raise self._corrupt(offset, f"{count} records with a last offset delta of {last_delta}")
         if offset + last_delta >= OFFSET_MAX:
-            raise self._corrupt(offset, "it ends behind the largest offset")
+            raise self._corrupt(offset, "it ends after the largest offset")
 
     def _is_hidden(
         self, records: Buffer, pos: int, header: BatchHeader, transactions: _Transactions
@@ -200,7 +199,7 @@ class ArrowDecoder:
 class _Transactions:
     """Which producers are in an aborted transaction, as a fetch is read from its begin."""
 
-    def __init__(self, aborted: Sequence[tuple[int, int]]) -> None:
+    def __init__(self, aborted: Aborted) -> None:
         self._to_come = sorted(aborted, key=lambda entry: entry[1], reverse=True)
         self._open: set[int] = set()
 

@@ -1,6 +1,6 @@
 """Records to Arrow buffers with a kernel that numba compiles: one pass, no object per row.
 
-`fill` walks over the records of many spans and writes each row behind the last one of the buffers
+`fill` walks over the records of many spans and writes each row after the last one of the buffers
 it is given. It stops when they are full and goes on where it stopped: all it knows is in `state`.
 numba checks no bounds, so every read is held against the end of its record, every record against
 the end of its span, and every write against the size of its buffer.
@@ -23,6 +23,7 @@ from ottla.spark.decoding.contract import (
     HAS_DELTAS,
     HEADER_BYTES,
     LAST_DELTA,
+    SHIFT_MAX,
     SPAN_FIELDS,
     STOP,
     TIMESTAMP,
@@ -53,9 +54,8 @@ NAME_OFFSETS, NAMES, NAMES_VALID = range(31, 34)
 HEADER_OFFSETS, HEADER_VALUES, HEADER_VALUES_VALID = range(34, 37)
 STATE_FIELDS = 37
 
-# The largest byte that ends a number, and the last shift that has a place in 64 bits.
+# The largest byte that ends a number.
 _LAST_BYTE = 0x7F
-_SHIFT_MAX = 63
 
 
 # Memory is read and written by address: numba would count an array in and out of every function
@@ -109,7 +109,7 @@ _store_64: Any = intrinsic(_storing(64))
 
 @register_jitable
 def _read_varint(data: int, pos: int, stop: int) -> tuple[int, int]:
-    """A zigzag number and the position behind it, which is -1 when there is no whole one."""
+    """A zigzag number and the position after it, which is -1 when there is no whole one."""
     if pos >= stop:
         return 0, -1
     byte = _byte_at(data + pos)
@@ -119,12 +119,12 @@ def _read_varint(data: int, pos: int, stop: int) -> tuple[int, int]:
         return small, pos
     value = byte & np.uint64(_LAST_BYTE)
     shift = np.uint64(7)
-    while pos < stop and shift <= np.uint64(_SHIFT_MAX):
+    while pos < stop and shift <= np.uint64(SHIFT_MAX):
         byte = _byte_at(data + pos)
         pos += 1
         value |= (byte & np.uint64(_LAST_BYTE)) << shift
         if byte <= np.uint64(_LAST_BYTE):
-            if shift == np.uint64(_SHIFT_MAX) and byte > np.uint64(1):
+            if shift == np.uint64(SHIFT_MAX) and byte > np.uint64(1):
                 return 0, -1
             number: Any = np.int64(value >> np.uint64(1)) ^ -np.int64(value & np.uint64(1))
             return number, pos
@@ -134,7 +134,7 @@ def _read_varint(data: int, pos: int, stop: int) -> tuple[int, int]:
 
 @register_jitable
 def _read_size(data: int, pos: int, stop: int) -> tuple[int, int, int]:
-    """A length, the position of what has it, and the position behind that (-1: it leads out)."""
+    """A length, the position of what has it, and the position after that (-1: it leads out)."""
     size, at = _read_varint(data, pos, stop)
     if at < 0 or size < -1 or size > stop - at:
         return 0, 0, -1
@@ -143,7 +143,7 @@ def _read_size(data: int, pos: int, stop: int) -> tuple[int, int, int]:
 
 @register_jitable
 def _measure_headers(data: int, pos: int, stop: int, count: int) -> tuple[int, int, int]:
-    """Bytes of all names and all values, and the position behind them (-1: they lead out)."""
+    """Bytes of all names and all values, and the position after them (-1: they lead out)."""
     names = 0
     values = 0
     for _ in range(count):
@@ -321,8 +321,8 @@ def fill(data: int, spans: Longs, state: Longs) -> int:
         if record == 0:
             pos = spans[at + BEGIN]
         while record < count:
-            behind, timestamp_delta, offset_delta, parts = _read_record(data, pos, stop)
-            if behind < 0 or offset_delta < 0 or offset_delta > last_delta:
+            after, timestamp_delta, offset_delta, parts = _read_record(data, pos, stop)
+            if after < 0 or offset_delta < 0 or offset_delta > last_delta:
                 outcome = DAMAGED
                 break
             offset = base_offset + offset_delta
@@ -330,10 +330,10 @@ def fill(data: int, spans: Longs, state: Longs) -> int:
                 timestamp = base_timestamp + timestamp_delta * has_deltas
                 outcome = _put_row(state, data, parts, offset, timestamp, timestamp_type)
                 if outcome != DONE:
-                    state[NEEDED] = behind - pos
+                    state[NEEDED] = after - pos
                     break
             floor = max(floor, offset + 1)
-            pos = behind
+            pos = after
             record += 1
         if outcome == DONE:
             if pos != stop or count < 0:

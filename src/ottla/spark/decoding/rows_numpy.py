@@ -24,6 +24,7 @@ from ottla.spark.decoding.contract import (
     HEADER_BYTES,
     LAST_DELTA,
     ROWS_MAX,
+    SHIFT_MAX,
     SPAN_FIELDS,
     STOP,
     TIMESTAMP,
@@ -44,7 +45,6 @@ from ottla.spark.decoding.contract import (
 )
 from ottla.wire.schema import Buffer
 
-_SHIFT_MAX: Final = 63
 _VARINT_BYTES_MAX: Final = 10
 
 
@@ -236,7 +236,7 @@ def _read(data: Buffer, spans: Longs) -> _Records:
 
 
 def _find(data: Buffer, spans: Longs) -> tuple[Longs, Longs, Longs]:
-    """Where the records begin behind their length, where they end, and whose they are."""
+    """Where the records begin after their length, where they end, and whose they are."""
     starts, stops = array("q"), array("q")
     counts = np.zeros(len(spans), np.int64)
     with memoryview(data) as view:
@@ -264,7 +264,7 @@ def _find(data: Buffer, spans: Longs) -> tuple[Longs, Longs, Longs]:
 
 
 def _read_size(octets: memoryview, pos: int, end: int) -> tuple[int, int]:
-    """The length of a record, which is 0 when there is none, and the position behind it."""
+    """The length of a record, which is 0 when there is none, and the position after it."""
     value = shift = 0
     for at in range(pos, min(pos + _VARINT_BYTES_MAX, end)):
         byte = octets[at]
@@ -278,25 +278,25 @@ def _read_size(octets: memoryview, pos: int, end: int) -> tuple[int, int]:
 def _read_varints(
     view: Bytes, at: Longs, stops: Longs, bad: npt.NDArray[np.bool_]
 ) -> tuple[Longs, Longs]:
-    """The numbers at these positions and the positions behind; marks those that are not whole."""
+    """The numbers at these positions and the positions after; marks those that are not whole."""
     values = np.zeros(len(at), np.uint64)
-    behind = at.copy()
+    after = at.copy()
     left = np.flatnonzero(~bad)
-    for shift in range(0, _SHIFT_MAX + 1, 7):
-        is_out = behind[left] >= stops[left]
+    for shift in range(0, SHIFT_MAX + 1, 7):
+        is_out = after[left] >= stops[left]
         if is_out.any():
             bad[left[is_out]] = True
             left = left[~is_out]
-        octets = view[behind[left]]
-        if shift == _SHIFT_MAX:
+        octets = view[after[left]]
+        if shift == SHIFT_MAX:
             bad[left[octets > 1]] = True
         values[left] |= (octets & np.uint8(0x7F)).astype(np.uint64) << np.uint64(shift)
-        behind[left] += 1
+        after[left] += 1
         left = left[octets > 0x7F]
         if not len(left):
             break
     numbers = (values >> np.uint64(1)).astype(np.int64) ^ -(values & np.uint64(1)).astype(np.int64)
-    return numbers, behind
+    return numbers, after
 
 
 def _read_parts(

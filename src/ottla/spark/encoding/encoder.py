@@ -50,7 +50,7 @@ WINDOW_ROWS_PER_BATCH: Final = 128
 
 
 class Encoded(NamedTuple):
-    """One whole record batch; who sends it stamps producer, sequence and CRC."""
+    """One whole record batch; the producer stamps its id, the sequence and the CRC."""
 
     partition: TopicPartition
     batch: bytearray

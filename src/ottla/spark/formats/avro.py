@@ -205,7 +205,7 @@ class _RowParser:
             return None, f"it is not Avro of {of_schema}: {_readable(wrong)}"
         left = len(data) - source.tell()
         if left:
-            return None, f"it is not Avro of {of_schema}: {left} bytes are left behind the value"
+            return None, f"it is not Avro of {of_schema}: {left} bytes are left after the value"
         return value, None
 
     def _not_named(self, schema_id: int) -> str:

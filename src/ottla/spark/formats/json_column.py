@@ -58,7 +58,7 @@ def parse_column(column: pa.Array, kind: pa.DataType) -> Parsed:
     if not _fits_bulk(kind) or len(column) == 0:
         return _singly(column, kind)
     pieces: list[Parsed] = []
-    # Bad rows come in company: behind a piece that had some, the next one is screened at once.
+    # Bad rows come in company: after a piece that had some, the next one is screened at once.
     had_errors = False
     for begin, size in _cut(len(column)):
         piece = column.slice(begin, size)
@@ -110,7 +110,7 @@ def _screened(column: pa.Array, kind: pa.DataType, screen: Screen) -> Parsed | N
     if good is None:
         return None
     rest, errors = _singly(column.filter(pc.invert(looks_good)), kind)
-    # Where each row lies when the rest stands behind the good ones.
+    # Where each row lies when the rest stands after the good ones.
     among_good = pc.subtract(pc.cumulative_sum(looks_good.cast(pa.int64())), 1)
     among_rest = pc.cumulative_sum(pc.invert(looks_good).cast(pa.int64()))
     places = pc.if_else(looks_good, among_good, pc.add(among_rest, len(good) - 1))

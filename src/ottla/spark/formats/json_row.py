@@ -94,7 +94,7 @@ def _converter(kind: pa.DataType, path: str) -> Convert:
     if pa.types.is_list(kind):
         return _list(kind, path)
     make = _decimal_maker(kind) if pa.types.is_decimal(kind) else _MAKERS[kind]
-    refused = _refuser(kind, path)
+    mismatch = _mismatch_of(kind, path)
 
     def convert(found: Any, problems: list[str]) -> Any:
         if found is None:
@@ -102,7 +102,7 @@ def _converter(kind: pa.DataType, path: str) -> Convert:
         try:
             return make(found)
         except (ValueError, ArithmeticError):
-            return refused(found, problems)
+            return mismatch(found, problems)
 
     return convert
 
@@ -110,50 +110,50 @@ def _converter(kind: pa.DataType, path: str) -> Convert:
 def _struct(kind: pa.DataType, path: str) -> Convert:
     prefix = f"{path}." if path else ""
     fields = [(field.name, _converter(field.type, prefix + field.name)) for field in kind]
-    refused = _refuser(kind, path)
+    mismatch = _mismatch_of(kind, path)
 
     def convert(found: Any, problems: list[str]) -> Any:
         if isinstance(found, dict):
             return {name: make(found.get(name), problems) for name, make in fields}
-        return refused(found, problems)
+        return mismatch(found, problems)
 
     return convert
 
 
 def _list(kind: pa.DataType, path: str) -> Convert:
     make = _converter(kind.value_type, f"{path}[]")
-    refused = _refuser(kind, path)
+    mismatch = _mismatch_of(kind, path)
 
     def convert(found: Any, problems: list[str]) -> Any:
         if isinstance(found, list):
             return [make(one, problems) for one in found]
-        return refused(found, problems)
+        return mismatch(found, problems)
 
     return convert
 
 
 def _map(kind: pa.DataType, path: str) -> Convert:
     make = _converter(kind.item_type, f"{path}[]")
-    refused = _refuser(kind, path)
+    mismatch = _mismatch_of(kind, path)
 
     def convert(found: Any, problems: list[str]) -> Any:
         if isinstance(found, dict):
             return [(clean(key), make(one, problems)) for key, one in found.items()]
-        return refused(found, problems)
+        return mismatch(found, problems)
 
     return convert
 
 
-def _refuser(kind: pa.DataType, path: str) -> Convert:
+def _mismatch_of(kind: pa.DataType, path: str) -> Convert:
     """Null, and the problem noted; what is null already has none."""
     place = f"field {path}: " if path else ""
     words = to_ddl(kind)
 
-    def refused(found: Any, problems: list[str]) -> None:
+    def mismatch(found: Any, problems: list[str]) -> None:
         if found is not None:
             problems.append(f"{place}{_shown(found)} is not {words}"[:PROBLEM_CHARS])
 
-    return refused
+    return mismatch
 
 
 def clean(text: str) -> str:
@@ -276,7 +276,7 @@ def _moment(found: Any) -> tuple[int, str | None]:
     hour, minute, second = (int(parts[at] or 0) for at in (2, 3, 4))
     if hour > 23 or minute > 59 or second > 59:
         raise _Wrong
-    # Digits behind the sixth are cut off, as in Spark.
+    # Digits after the sixth are cut off, as in Spark.
     fraction_us = int((parts[5] or "").ljust(6, "0")[:6])
     seconds = _day(parts[1]) * 86_400 + hour * 3600 + minute * 60 + second
     return seconds * US_PER_S + fraction_us, parts[6]

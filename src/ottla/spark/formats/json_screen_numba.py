@@ -142,7 +142,7 @@ def _hex(at: int, end: int) -> int:
 
 @register_jitable
 def _skip_escape(at: int, end: int) -> int:
-    """Behind what a backslash begins; half a surrogate pair is held back."""
+    """After what a backslash begins; half a surrogate pair is held back."""
     if end - at < 2:
         return -1
     byte = _byte(at + 1)
@@ -161,7 +161,7 @@ def _skip_escape(at: int, end: int) -> int:
 
 @register_jitable
 def _skip_utf8(at: int, end: int) -> int:
-    """Behind a character of several bytes."""
+    """After a character of several bytes."""
     byte = _byte(at)
     if byte < 0xC2 or byte > 0xF4:
         return -1
@@ -184,7 +184,7 @@ def _skip_letters(at: int, end: int) -> int:
     """On to what is more than a letter in a string: ", \\, what is not ASCII or below the space.
 
     Eight bytes at once: in the difference a byte's highest bit is set where it was too small. That
-    can be wrong only behind a byte for which it is right, and the first one counts.
+    can be wrong only after a byte for which it is right, and the first one counts.
     """
     while end - at >= 8:
         word = _word(at)
@@ -201,7 +201,7 @@ def _skip_letters(at: int, end: int) -> int:
 
 @register_jitable
 def _skip_string(at: int, end: int) -> tuple[int, bool]:
-    """Behind the quote that ends it, and whether it has no escapes."""
+    """After the quote that ends it, and whether it has no escapes."""
     is_plain = True
     at = _skip_letters(at + 1, end)
     while at < end:
@@ -377,7 +377,7 @@ def _is_base64(at: int, end: int) -> bool:
 
 @register_jitable
 def _skip_scalar(at: int, end: int, kind: int, first: int, second: int) -> int:
-    """Behind a string, a number, true, false or null, if it is of that type."""
+    """After a string, a number, true, false or null, if it is of that type."""
     byte = _byte(at)
     if byte == _QUOTE:
         stop, is_plain = _skip_string(at, end)
@@ -413,7 +413,7 @@ def _is_name(at: int, size: int, name: int, name_size: int) -> bool:
 def _find_field(at: int, size: int, kind: int, level: int, fields: int, names: int) -> int:
     """The type of the field of that name; ANYTHING for others, -1 when it comes again."""
     first, count = _number(kind, FIRST), _number(kind, SECOND)
-    # Mostly they come in the same order: the search begins behind the last one.
+    # Mostly they come in the same order: the search begins after the last one.
     index = _number(level, _CURSOR)
     for _ in range(count):
         if index >= count:
@@ -436,7 +436,7 @@ def _find_field(at: int, size: int, kind: int, level: int, fields: int, names: i
 def _read_name(
     at: int, end: int, level: int, kinds: int, fields: int, names: int
 ) -> tuple[int, int]:
-    """Behind `"name":`, and the type of what follows."""
+    """After `"name":`, and the type of what follows."""
     if _byte(at) != _QUOTE:
         return -1, ANYTHING
     stop, is_plain = _skip_string(at, end)
@@ -456,7 +456,7 @@ def _read_name(
 
 @register_jitable
 def _leave(at: int, end: int, levels: int, depth: int) -> tuple[int, int]:
-    """From behind a value to the next one, out of all objects and lists that end here."""
+    """From after a value to the next one, out of all objects and lists that end here."""
     while depth > 0:
         at = _skip_space(at, end)
         if at >= end:

@@ -44,7 +44,7 @@ def _zones(array: pa.Array) -> npt.NDArray[np.bool_]:
     begin, end = begin[longer], end[longer]
     text = np.frombuffer(buffer, np.uint8)
     if (text[begin + HOUR_CHARS] != ord(":")).any():
-        raise pa.ArrowInvalid("a zone behind an hour without minutes")
+        raise pa.ArrowInvalid("a zone after an hour without minutes")
     zoned = text[end - 1] == ord("Z")
     for back in SIGN_BACK:
         at = np.flatnonzero(np.isin(text[end - back], (ord("+"), ord("-"))))

@@ -10,7 +10,7 @@ from ottla.client.failures import BadSetting
 from ottla.client.settings import ClientSettings
 from ottla.spark.options.catalogue import names_known
 from ottla.spark.options.kafka import CLIENT, PREFIX, take_kafka_options
-from ottla.spark.options.values import LONG_MAX, BadOption, as_bool, as_long, refuse
+from ottla.spark.options.values import LONG_MAX, BadOption, as_bool, as_long, raise_bad_option
 from ottla.spark.spelling import nearest
 
 INT_MAX: Final = 2**31 - 1
@@ -50,7 +50,7 @@ def client_settings(kafka: Mapping[str, str]) -> ClientSettings:
 
 def check_topic(name: str, topic: str) -> None:
     if not TOPIC.fullmatch(topic) or topic in (".", ".."):
-        refuse(name, topic, "names of letters, digits and ._- with up to 249 characters")
+        raise_bad_option(name, topic, "names of letters, digits and ._- with up to 249 characters")
 
 
 def flag(options: Mapping[str, str], name: str, *, default: bool) -> bool:

@@ -23,7 +23,7 @@ from ottla.spark.options.positions import (
     parse_offsets,
     parse_timestamps,
 )
-from ottla.spark.options.values import BadOption, as_choice, as_long, refuse
+from ottla.spark.options.values import BadOption, as_choice, as_long, raise_bad_option
 
 ENDINGS: Final = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
 
@@ -69,7 +69,7 @@ def _position(options: Mapping[str, str], side: str, default: Named) -> Position
         return named
     if not text.startswith("{"):
         words = "earliest, latest, committed or JSON" if side == "starting" else "latest or JSON"
-        refuse(name, text, words, '{"topicA":{"0":23,"1":-1}}')
+        raise_bad_option(name, text, words, '{"topicA":{"0":23,"1":-1}}')
     return AtOffsets(parse_offsets(name, text))
 
 

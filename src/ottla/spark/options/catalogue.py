@@ -36,7 +36,7 @@ _READ: Final = (
     Option("startingOffsetsByTimestampStrategy", "read", "`error`",
            "where no record is so late: `error`, or `latest` to begin at the end"),
     Option("failOnDataLoss", "read", "`true`",
-           "whether a query fails when wanted records are gone; otherwise it goes on behind them"),
+           "whether a query fails when wanted records are gone; otherwise it goes on after them"),
     Option("kafkaConsumer.pollTimeoutMs", "read", "`120000`",
            "how long a broker may have records and give none, before the query fails"),
     Option("maxOffsetsPerTrigger", "read", "no limit", "streams: offsets per micro-batch at most"),

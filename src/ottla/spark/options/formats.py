@@ -9,7 +9,7 @@ from typing import cast
 
 from ottla.spark.formats.avro import SCHEMA_ID_MAX, check_writers
 from ottla.spark.formats.typed_columns import BadSchema, Format, Kind, spark_type
-from ottla.spark.options.values import BadOption, as_choice, as_json, refuse
+from ottla.spark.options.values import BadOption, as_choice, as_json, raise_bad_option
 
 
 def parse_format(column: str, options: Mapping[str, str]) -> Format | None:
@@ -62,7 +62,7 @@ def _schema_ids(
     wanted, example = "ids, or an object of ids and their Avro schemas", '12,15 or {"12": {…}}'
     schemas = as_json(name, text, wanted, example)
     if not isinstance(schemas, dict) or not schemas:
-        refuse(name, text, wanted, example)
+        raise_bad_option(name, text, wanted, example)
     ids = tuple(_schema_id(name, one) for one in schemas)
     writers = tuple(json.dumps(one) for one in schemas.values())
     try:

@@ -142,7 +142,7 @@ WITHOUT_EFFECT: Final = frozenset(
 _BYTES: Final = "keys and values are bytes; use keyFormat and valueFormat, or cast the columns"
 _JAVA: Final = "it names a Java class, and this is Python"
 
-# Spark's connector refuses the first six; the others would change what is written or who asks.
+# Spark's connector refuses the first six; the others would change what is written or who logs in.
 REFUSED: Final[Mapping[str, str]] = {
     "auto.offset.reset": "use startingOffsets",
     "key.deserializer": _BYTES,

@@ -1,4 +1,4 @@
-"""The option deadLetterTopic: where the dead letters of a read go, and whose they are."""
+"""The option deadLetterTopic: where the dead letters of a read go."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class CannotPost(OttlaError):
 
 @dataclass(frozen=True)
 class LetterOptions:
-    """Where the dead letters of a read go, and whose they are; picklable."""
+    """Where the dead letters of a read go, and what they say of their origin; picklable."""
 
     sink: SinkOptions
     pipeline: str = ""

@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, Literal, NoReturn
 
-from ottla.spark.options.values import LONG_MAX, as_json, refuse
+from ottla.client.values import EARLIEST, LATEST
+from ottla.spark.options.values import LONG_MAX, as_json, raise_bad_option
 from ottla.types import TopicPartition
 
-LATEST_OFFSET: Final = -1
-EARLIEST_OFFSET: Final = -2
+# Spark's connector writes them as the protocol does.
+LATEST_OFFSET: Final = LATEST
+EARLIEST_OFFSET: Final = EARLIEST
 
 OFFSETS_EXAMPLE: Final = '{"topicA":{"0":23,"1":-1},"topicB":{"0":-2}}'
 TIMESTAMPS_EXAMPLE: Final = '{"topicA":{"0":1735689600000,"1":1735689600000}}'
@@ -89,41 +91,41 @@ def parse_timestamps(name: str, text: str) -> dict[TopicPartition, int]:
 
 
 def parse_assignment(name: str, text: str) -> dict[str, tuple[int, ...]]:
-    def refused() -> NoReturn:
-        refuse(name, text, "the partitions of each topic, as JSON", ASSIGN_EXAMPLE)
+    def wrong() -> NoReturn:
+        raise_bad_option(name, text, "the partitions of each topic, as JSON", ASSIGN_EXAMPLE)
 
     found = as_json(name, text, "the partitions of each topic, as JSON", ASSIGN_EXAMPLE)
     if not isinstance(found, dict) or not any(found.values()):
-        refused()
+        wrong()
     assigned: dict[str, tuple[int, ...]] = {}
     for topic, partitions in found.items():
         if not isinstance(partitions, list) or not all(_is_number(p, 0) for p in partitions):
-            refused()
+            wrong()
         if partitions:
             assigned[topic] = tuple(sorted(set(partitions)))
     if max(max(partitions) for partitions in assigned.values()) > PARTITION_MAX:
-        refused()
+        wrong()
     return assigned
 
 
 def _per_partition(
     name: str, text: str, wanted: str, example: str, *, least: int
 ) -> dict[TopicPartition, int]:
-    def refused() -> NoReturn:
-        refuse(name, text, wanted + ", as JSON", example)
+    def wrong() -> NoReturn:
+        raise_bad_option(name, text, wanted + ", as JSON", example)
 
     found = as_json(name, text, wanted + ", as JSON", example)
     if not isinstance(found, dict) or not any(found.values()):
-        refused()
+        wrong()
     numbers: dict[TopicPartition, int] = {}
     for topic, partitions in found.items():
         if not isinstance(partitions, dict):
-            refused()
+            wrong()
         for partition, number in partitions.items():
             if not PARTITION.fullmatch(partition) or int(partition) > PARTITION_MAX:
-                refused()
+                wrong()
             if not _is_number(number, least):
-                refused()
+                wrong()
             numbers[TopicPartition(topic, int(partition))] = number
     return numbers
 

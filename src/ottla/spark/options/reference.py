@@ -13,7 +13,7 @@ _PART: Final = re.compile(r"(<!-- drawn: (?P<name>[\w ]+) -->\n).*?(<!-- end -->
 
 
 def fill(page: str) -> str:
-    """The page with its drawn parts anew; KeyError for a part that nobody draws."""
+    """The page with its drawn parts replaced; KeyError for a part that is not in PARTS."""
     return _PART.sub(lambda part: f"{part[1]}\n{PARTS[part['name']]()}\n{part[3]}", page)
 
 

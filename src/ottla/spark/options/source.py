@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.client.fetching import PATIENCE_S
+from ottla.client.range_reader import PATIENCE_S
 from ottla.client.settings import ClientSettings
 from ottla.spark.columns import READ_COLUMNS
 from ottla.spark.formats.typed_columns import ERROR_COLUMN, Format
@@ -27,7 +27,7 @@ from ottla.spark.options.formats import parse_format
 from ottla.spark.options.letters import LETTER_COLUMNS, LetterOptions, parse_letters
 from ottla.spark.options.positions import Latest, Position
 from ottla.spark.options.subscriptions import Subscription, parse_subscription
-from ottla.spark.options.values import BadOption, as_choice, as_duration_ms, refuse
+from ottla.spark.options.values import BadOption, as_choice, as_duration_ms, raise_bad_option
 from ottla.spark.spelling import nearest
 
 FETCH_BYTES: Final = 8 * 1024 * 1024
@@ -137,7 +137,7 @@ def _columns(
             raise BadOption(f"option columns names {column} twice")
         chosen.append(column)
     if not chosen:
-        refuse("columns", text, "one or more columns", "key,offset")
+        raise_bad_option("columns", text, "one or more columns", "key,offset")
     return tuple(chosen)
 
 
@@ -152,7 +152,7 @@ def _check_formats_are_read(
 def _group_id(options: Mapping[str, str]) -> str | None:
     text = options.get("groupid")
     if text is not None and not text.strip():
-        refuse("groupId", text, "the name of a consumer group", "orders-job")
+        raise_bad_option("groupId", text, "the name of a consumer group", "orders-job")
     return text
 
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from ottla.spark.options.both_sides import check_topic
 from ottla.spark.options.positions import parse_assignment
-from ottla.spark.options.values import BadOption, refuse
+from ottla.spark.options.values import BadOption, raise_bad_option
 from ottla.types import INTERNAL_TOPICS
 
 # Java's names for sets of characters, as far as topic names go: these are ASCII.
@@ -83,7 +83,7 @@ def parse_subscription(options: Mapping[str, str]) -> Subscription:
         return Pattern(text)
     topics = tuple(dict.fromkeys(one.strip() for one in text.split(",") if one.strip()))
     if not topics:
-        refuse(name, text, "one or more topics", "orders,payments")
+        raise_bad_option(name, text, "one or more topics", "orders,payments")
     for topic in topics:
         check_topic(name, topic)
     return Topics(topics)
@@ -91,11 +91,13 @@ def parse_subscription(options: Mapping[str, str]) -> Subscription:
 
 def _check_pattern(name: str, text: str) -> None:
     if not text:
-        refuse(name, text, "a regular expression", "orders-.*")
+        raise_bad_option(name, text, "a regular expression", "orders-.*")
     try:
         re.compile(from_java(text))
     except (_NotSupported, re.error, RecursionError, OverflowError) as wrong:
-        refuse(name, text, f"a regular expression that can be read ({wrong})", "orders-.*")
+        raise_bad_option(
+            name, text, f"a regular expression that can be read ({wrong})", "orders-.*"
+        )
 
 
 def from_java(text: str) -> str:
@@ -114,7 +116,7 @@ def from_java(text: str) -> str:
             if not in_class and other == "[":
                 in_class, at_class_start = True, True
                 continue
-            # A ] right behind [ or [^ is a character of the class.
+            # A ] right after [ or [^ is a character of the class.
             if in_class and other == "]" and not at_class_start:
                 in_class = False
             if in_class and at_class_start and other == "^":

@@ -22,7 +22,7 @@ class BadOption(ValueError):
     """An option that cannot be meant so, in one line: the option, its value, what is wanted."""
 
 
-def refuse(name: str, value: object, wanted: str, example: str | None = None) -> NoReturn:
+def raise_bad_option(name: str, value: object, wanted: str, example: str | None = None) -> NoReturn:
     text = str(value)
     if len(text) > SHOWN_CHARS:
         text = text[:SHOWN_CHARS] + "…"
@@ -34,7 +34,7 @@ def as_bool(name: str, text: str) -> bool:
     known = {"true": True, "false": False}
     value = known.get(text.strip().lower())
     if value is None:
-        refuse(name, text, "true or false")
+        raise_bad_option(name, text, "true or false")
     return value
 
 
@@ -45,17 +45,17 @@ def as_long(
     # int() would also take 1_000 and other scripts' digits, which Java's toLong refuses.
     if not LONG.fullmatch(stripped) or not least <= int(stripped) <= most:
         wanted = f"a whole number from {least}" + (f" to {most}" if most < LONG_MAX else "")
-        refuse(name, text, wanted, example)
+        raise_bad_option(name, text, wanted, example)
     return int(stripped)
 
 
 def as_duration_ms(name: str, text: str) -> int:
     found = DURATION.fullmatch(text.strip().lower())
     if found is None or found[2] not in (None, *MS_PER_UNIT):
-        refuse(name, text, "a duration in " + ", ".join(MS_PER_UNIT), "15m or 10s")
+        raise_bad_option(name, text, "a duration in " + ", ".join(MS_PER_UNIT), "15m or 10s")
     duration_ms = int(int(found[1]) * MS_PER_UNIT[found[2] or "ms"])
     if not 0 <= duration_ms <= LONG_MAX:
-        refuse(name, text, "a duration that is not negative", "15m or 10s")
+        raise_bad_option(name, text, "a duration that is not negative", "15m or 10s")
     return duration_ms
 
 
@@ -63,7 +63,7 @@ def as_choice(name: str, text: str, choices: Iterable[str]) -> str:
     known = tuple(choices)
     value = text.strip().lower()
     if value not in known:
-        refuse(name, text, "one of " + ", ".join(known))
+        raise_bad_option(name, text, "one of " + ", ".join(known))
     return value
 
 
@@ -71,7 +71,7 @@ def as_json(name: str, text: str, wanted: str, example: str) -> object:
     try:
         return json.loads(text, object_pairs_hook=_without_repeats, parse_constant=_no_constant)
     except (ValueError, RecursionError):
-        refuse(name, text, wanted, example)
+        raise_bad_option(name, text, wanted, example)
 
 
 def _without_repeats(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -16,9 +16,9 @@ from ottla.spark.startup.spark_home import spark_home
 
 
 def quick_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """To be set before the JVM starts; empty where a Spark of the user's own is to be started."""
+    """To be set before the JVM starts; empty where SPARK_HOME names another Spark."""
     home = given.get("SPARK_HOME") or spark_home()
-    # One of the user's may bring another PySpark to its workers.
+    # A Spark that was installed by itself brings its own PySpark to its workers.
     if home is None or Path(home, "python").exists():
         return {}
     return {"SPARK_HOME": str(home), "PYSPARK_PYTHON": sys.executable, **start_nursery(scratch())}

@@ -50,7 +50,7 @@ WARMED: Final = (
     "pyspark.sql.streaming.python_streaming_source_runner",
     "pyspark.sql.pandas.serializers",
     "pyspark_ottla",
-    "ottla.spark.reader",
+    "ottla.spark.batch_reader",
     "ottla.spark.stream_reader",
     "ottla.spark.writer",
 )
@@ -129,7 +129,7 @@ def _load_kernels(listening: socket.socket) -> None:
     if (directory / COMPILED).exists():
         import_kernels()
     elif os.fork() == 0:
-        # The child of a child is nobody's, and whoever reads this command's output waits for none.
+        # Forked twice and without pipes, so that nothing that reads this command's output waits.
         if os.fork() == 0:
             listening.close()
             nothing = os.open(os.devnull, os.O_RDWR)

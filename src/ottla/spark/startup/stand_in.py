@@ -28,7 +28,7 @@ FIXED = (
     "PYTHONWARNINGS",
 )
 FIXED_BEGINNINGS = ("ARROW_", "LC_", "LD_", "MKL_", "NUMBA_", "OPENBLAS_")
-# Spark says these of the Pythons of tasks, and nothing of those that plan, which do not mind.
+# Spark sets these for the Pythons that run tasks; those that plan work with them as well.
 DEFAULTS = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
 LENGTH_BYTES = 4
 # For a nursery that is still importing. Spark gives a stream's Python ten seconds to call back, and

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.client.cutting import cut_batch
+from ottla.client.batch_pieces import cut_batch
 from ottla.wire.compression import Compression
 from ottla.wire.records import (
     SEQUENCE_MAX,

@@ -1,4 +1,4 @@
-"""Reads a range of offsets of one partition, with one fetch ahead of whoever decodes it.
+"""Reads a range of offsets of one partition, with one fetch ahead of the decoder.
 
 Where one is comes from the batches' headers: offsets may be missing in the log (compaction) or hold
 no message (markers of transactions), so records are never counted. A range is over when a batch has

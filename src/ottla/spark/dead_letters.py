@@ -23,7 +23,7 @@ from ottla.spark.options.sink import SinkOptions
 from ottla.spark.writer import CannotWrite, RowsTooLarge, write_rows
 from ottla.types import TopicPartition
 
-# The headers that a dead letter has behind those of the message itself, in this order.
+# The headers that a dead letter has after those of the message itself, in this order.
 OF_TOPIC: Final = (
     "ottla.topic",
     "ottla.partition",
@@ -98,7 +98,7 @@ def _headers(
     told: list[pa.Array],
     own: list[list[dict[str, object]] | None],
 ) -> pa.Array:
-    """The message's own, and behind them ours: `told`, and whose it is."""
+    """The headers of the message, and after them ours: `told`, the pipeline and the source."""
     whose = (options.pipeline.encode(), options.source.encode())
     rows = zip(own, *(one.cast(pa.binary()).to_pylist() for one in told), strict=True)
     return pa.array(

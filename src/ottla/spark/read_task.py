@@ -11,7 +11,7 @@ from pyspark.sql.datasource import InputPartition
 
 from ottla.client.blocking import Blocking, shared
 from ottla.client.failures import OffsetOutOfRange
-from ottla.client.fetching import read_range
+from ottla.client.range_reader import read_range
 from ottla.errors import OttlaError
 from ottla.spark.data_loss import DataLost, Loss, report
 from ottla.spark.decoding.decoder import ArrowDecoder
@@ -100,9 +100,9 @@ def _typed(batch: pa.RecordBatch, options: SourceOptions) -> pa.RecordBatch:
     errors = typed.column(ERROR_COLUMN)
     if errors.null_count < len(errors):
         # Most tasks have none, and what writes is slow to import.
-        from ottla.spark.letters import write_letters
+        from ottla.spark.dead_letters import write_letters
 
-        # Before the rows go on: what Spark has taken it may pass, and then nobody reads it again.
+        # Before the rows go on: what Spark has taken it may commit, and then it is not read again.
         write_letters(options.letters, batch, errors)
     return typed.select(list(options.columns))
 

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 import ottla.spark
 from ottla.pipelines.causes import cause_of
 from ottla.pipelines.session import make_active
-from ottla.spark.together import let_streams_open_together
+from ottla.spark.concurrent_streams import let_streams_open_together
 from ottla.testing import Broker
 from spark.conftest import MakeTopic
 from spark.kit.filling import put, record

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
-from ottla.spark.asking import Asker
+from ottla.spark.asker import Asker
 from ottla.spark.data_loss import Loss, report, within
 from ottla.spark.filters import Narrowing, is_offered, take
 from ottla.spark.options.source import SourceOptions
 from ottla.spark.planning import CannotRead, OffsetRange, split
-from ottla.spark.reading import OffsetTask, read_task
+from ottla.spark.read_task import OffsetTask, read_task
 from ottla.spark.versions import Shipped
 
 
