@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.pipelines.model import (
+from ottla.pipelines.language.model import (
     DeltaSink,
     DeltaSource,
     JdbcSink,
@@ -14,7 +14,7 @@ from ottla.pipelines.model import (
     Sink,
     Source,
 )
-from ottla.pipelines.problems import Problem
+from ottla.pipelines.language.problems import Problem
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

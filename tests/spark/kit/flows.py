@@ -9,10 +9,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla.pipelines import sinks
-from ottla.pipelines.graph import Flow
-from ottla.pipelines.model import Pipeline, Sink
-from ottla.pipelines.problems import Place
+from ottla.pipelines.language.model import Pipeline, Sink
+from ottla.pipelines.language.problems import Place
+from ottla.pipelines.sinks import queries as sinks
+from ottla.pipelines.views.graph import Flow
 from spark.kit.streams import finish
 
 PLACE = Place(Path("pipeline.yaml"), 1, 1)

@@ -13,9 +13,9 @@ import fastavro
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla.pipelines.model import BadRecords, FileFormat, FileSource, Pipeline, TopicSource
-from ottla.pipelines.problems import BadPipeline
-from ottla.pipelines.sources import Letters, decoded, open_source, opened
+from ottla.pipelines.language.model import BadRecords, FileFormat, FileSource, Pipeline, TopicSource
+from ottla.pipelines.language.problems import BadPipeline
+from ottla.pipelines.sources.topic import Letters, decoded, open_source, opened
 from ottla.testing import Broker
 from spark.conftest import MakeTopic
 from spark.kit.messages import messages_in

@@ -12,11 +12,12 @@ import pyspark
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from ottla.pipelines import delta, sinks
-from ottla.pipelines.batches import Batch
 from ottla.pipelines.jars import delta_advice, missing_jars
-from ottla.pipelines.model import DeltaSink
-from ottla.pipelines.upserts import DELETED_AT, SEQUENCE
+from ottla.pipelines.language.model import DeltaSink
+from ottla.pipelines.sinks import delta
+from ottla.pipelines.sinks import queries as sinks
+from ottla.pipelines.sinks.batches import Batch
+from ottla.pipelines.sinks.upserts import DELETED_AT, SEQUENCE
 from spark.kit.flows import PLACE, Feed, drain, pipeline_of, write_once
 from spark.kit.streams import forget_last_commit
 from spark.kit.toolchain import HERE, delta_jars, require

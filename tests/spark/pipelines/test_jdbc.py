@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla.pipelines import jdbc, sinks
-from ottla.pipelines.batches import Batch
-from ottla.pipelines.model import JdbcSink
-from ottla.pipelines.problems import PipelineFailed
+from ottla.pipelines.language.model import JdbcSink
+from ottla.pipelines.language.problems import PipelineFailed
+from ottla.pipelines.sinks import jdbc
+from ottla.pipelines.sinks import queries as sinks
+from ottla.pipelines.sinks.batches import Batch
 from spark.kit.flows import PLACE, Feed, drain, pipeline_of
 from spark.kit.postgres import PASSWORD, USER, Postgres
 from spark.kit.streams import forget_last_commit

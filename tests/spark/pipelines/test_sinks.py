@@ -15,10 +15,12 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from ottla.pipelines import current_table, file_sinks, sinks
-from ottla.pipelines.batches import Batch
-from ottla.pipelines.model import CurrentTableSink, FileSink, TopicSink
-from ottla.pipelines.problems import BadPipeline, PipelineFailed
+from ottla.pipelines.language.model import CurrentTableSink, FileSink, TopicSink
+from ottla.pipelines.language.problems import BadPipeline, PipelineFailed
+from ottla.pipelines.sinks import current_table
+from ottla.pipelines.sinks import files as file_sinks
+from ottla.pipelines.sinks import queries as sinks
+from ottla.pipelines.sinks.batches import Batch
 from ottla.testing import Broker
 from scenarios import polling
 from spark.kit.flows import PLACE, Feed, drain, pipeline_of, write_once

@@ -19,10 +19,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla.pipelines import current_table, jdbc, sinks
-from ottla.pipelines.batches import Batch
-from ottla.pipelines.model import CurrentTableSink, JdbcSink, TableSink, TopicSource
-from ottla.pipelines.problems import PipelineFailed
+from ottla.pipelines.language.model import CurrentTableSink, JdbcSink, TableSink, TopicSource
+from ottla.pipelines.language.problems import PipelineFailed
+from ottla.pipelines.sinks import current_table, jdbc
+from ottla.pipelines.sinks import queries as sinks
+from ottla.pipelines.sinks.batches import Batch
 from spark.kit.flows import PLACE, pipeline_of
 from spark.kit.postgres import PASSWORD, USER, Postgres
 
