@@ -12,7 +12,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import ottla.spark
-from ottla.pipelines.launch.session import make_active
+from ottla.pipelines.running.attempts import make_active
 from ottla.pipelines.running.causes import cause_of
 from ottla.spark.together import let_streams_open_together
 from ottla.testing import Broker

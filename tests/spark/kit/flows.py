@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from ottla.pipelines.language.model import Pipeline, Sink
 from ottla.pipelines.language.problems import Place
-from ottla.pipelines.sinks import queries as sinks
+from ottla.pipelines.sinks import queries
 from ottla.pipelines.views.graph import Flow
 from spark.kit.streams import finish
 
@@ -52,8 +52,8 @@ def drain(frame: DataFrame, sink: Sink, pipeline: Pipeline, checkpoint: Path) ->
     """All batches there are, from where the checkpoint says on."""
     flow = Flow(sink.name, sink, frame, ())
     trigger = {"availableNow": True}
-    finish(sinks.start(flow, pipeline=pipeline, checkpoint=str(checkpoint), trigger=trigger))
+    finish(queries.start(flow, pipeline=pipeline, checkpoint=str(checkpoint), trigger=trigger))
 
 
 def write_once(frame: DataFrame, sink: Sink, pipeline: Pipeline, run_id: str = "run-1") -> None:
-    sinks.write_once(Flow(sink.name, sink, frame, ()), pipeline=pipeline, run_id=run_id)
+    queries.write_once(Flow(sink.name, sink, frame, ()), pipeline=pipeline, run_id=run_id)

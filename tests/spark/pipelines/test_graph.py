@@ -12,8 +12,8 @@ from pyspark.errors import PySparkException
 from ottla.pipelines.checks.validation import empty_frame
 from ottla.pipelines.language.model import Pipeline, Source, TopicSource
 from ottla.pipelines.language.pipeline_file import read_pipeline
-from ottla.pipelines.sources.topic import Opened, shape
-from ottla.pipelines.views.graph import build
+from ottla.pipelines.sources.kinds import shape
+from ottla.pipelines.views.graph import Opened, build
 from ottla.pipelines.views.spark_errors import one_line, quiet
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from ottla.pipelines.language.model import (
     Watermark,
 )
 from ottla.pipelines.language.problems import BadPipeline, PipelineFailed
-from ottla.pipelines.sources.topic import open_source, shape
+from ottla.pipelines.sources.kinds import open_source, shape
 from ottla.testing import Broker
 from spark.conftest import MakeTopic
 from spark.kit.pipeline_sources import PLACE, Message, drain, pipeline_of, send

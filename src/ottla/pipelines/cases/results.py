@@ -20,12 +20,11 @@ from ottla.pipelines.sinks.upserts import (
     END,
     START,
     changes,
-    is_upsert,
     newest,
-    quote,
     sequence_of,
-    written_columns,
 )
+from ottla.pipelines.sinks.written_columns import written_columns
+from ottla.pipelines.views.columns import quote
 from ottla.spark.spark_types import BadSchema, parse_type
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class Result:
         self.name = name
         self._sink = sink
         # The table that is upserted, if it is one.
-        self._table = sink if isinstance(sink, TableSink) and is_upsert(sink) else None
+        self._table = None if sink is None else sink.upserted
         self._changes: list[pa.Table] = []
         self._is_bad = name.endswith(BAD_SUFFIX)
         self._frame, columns = _comparable(name, frame)

@@ -1,7 +1,7 @@
 """What stands in for the sources of a test: directories whose files come one after the other.
 
 Spark's file stream takes one file for each batch, the oldest first, and with `availableNow` it ends
-behind the last one. Sources of a query advance together, so batch i has file i of each source.
+after the last one. Sources of a query advance together, so batch i has file i of each source.
 
 In a running pipeline a quiet moment lets the watermark take effect: Spark runs a batch without
 rows, which closes windows, and from then on late rows are late. While data is waiting that moment
@@ -34,16 +34,15 @@ from ottla.pipelines.cases.row_files import (
 )
 from ottla.pipelines.language.model import (
     Case,
-    DeltaSource,
     FileSource,
     Pipeline,
     PythonFunction,
-    RateSource,
     Source,
     TopicSource,
 )
 from ottla.pipelines.language.problems import Problem
-from ottla.pipelines.sources.topic import Opened, decoded, has_bad_records, open_source, opened
+from ottla.pipelines.sources.kinds import source_kind
+from ottla.pipelines.views.graph import Opened
 from ottla.spark.columns import spark_schema
 from ottla.spark.formats_avro import arrow_type as avro_arrow_type
 from ottla.spark.spark_types import to_ddl
@@ -51,7 +50,6 @@ from ottla.spark.spark_types import to_ddl
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-RATE_SCHEMA: Final = "timestamp TIMESTAMP, value BIGINT"
 # Of a reader of files: what decides when a file is read, and what becomes of it afterwards.
 NOT_FOR_TESTS: Final = (
     "maxfilespertrigger", "maxbytespertrigger", "latestfirst", "maxfileage", "cleansource",
@@ -85,18 +83,11 @@ class StandIns:
 
     def open(self, source: Source) -> Opened:
         """As `open_source`; raises BadCase for what is wrong with the test's files."""
-        files = self._case.given.get(source.name, ())
-        match source:
-            case TopicSource():
-                return self._open_topic(source, files)
-            case FileSource():
-                return self._open_files(source, files)
-            case _:
-                return opened(self._rows(source, files), source)
+        return source_kind(source).stand_in(self._spark, self._pipeline, source, self)
 
     def open_bad(self, source: Source) -> DataFrame:
         """The records of a source that do not parse: value (binary), reason."""
-        if not has_bad_records(source):
+        if not source_kind(source).has_bad_records(source):
             raise self._problem(source, NO_BAD_RECORDS)
         # Nothing is remembered from batch to batch, so that one will do.
         at_once = StandIns(self._spark, self._pipeline, self._case, self._directory, in_steps=False)
@@ -104,14 +95,15 @@ class StandIns:
         assert bad is not None, "what can be bad is decoded by tasks of ours, or by Spark's CSV"
         return bad
 
-    def _open_topic(self, source: TopicSource, files: Sequence[Path]) -> Opened:
+    def messages(self, source: TopicSource) -> DataFrame:
+        """Bytes, as brokers would have given them."""
         schema = message_schema(source)
-        directory = self._drop(message_tables(source, files), schema)
-        raw = self._stream(directory, spark_schema(schema.names))
-        return opened(decoded(raw, source), source)
+        directory = self._drop(message_tables(source, self._given(source)), schema)
+        return self._stream(directory, spark_schema(schema.names))
 
-    def _open_files(self, source: FileSource, files: Sequence[Path]) -> Opened:
-        directory = self._new_directory()
+    def files(self, source: FileSource) -> FileSource:
+        """The source, of a directory with the test's files."""
+        files, directory = self._given(source), self._new_directory()
         if source.read == "table" and len(files) > 1:
             raise self._problem(source, "is a table: give it one file")
         empty = empty_file(source, files) if self._has_pauses else b""
@@ -122,21 +114,17 @@ class StandIns:
             self._put(directory, data, f"-{file.name}" if file and is_as_given else ".rows")
         options = {name: text for name, text in source.options.items()
                    if name.lower() not in NOT_FOR_TESTS}  # fmt: skip
-        here = replace(
+        return replace(
             source, path=str(directory), max_files_per_batch=self._files_per_batch, options=options
         )
-        return open_source(self._spark, self._pipeline, here)
 
-    def _rows(self, source: Source, files: Sequence[Path]) -> DataFrame:
-        """JSON lines as the rows of a source that gives rows: rate, jdbc, delta."""
-        schema = RATE_SCHEMA if isinstance(source, RateSource) else source.schema
+    def rows(self, source: Source, schema: str | None, *, is_stream: bool) -> DataFrame:
+        """JSON lines as the rows of a source that gives rows."""
+        files = self._given(source)
         if schema is None:
             raise self._problem(source, "needs its columns for tests: add schema: id BIGINT, …")
         kind = struct_type(schema, source.place)
         tables = (typed_table(file, kind) for file in files)
-        is_stream = isinstance(source, RateSource) or (
-            isinstance(source, DeltaSource) and source.read == "stream"
-        )
         columns = ", ".join(f"`{field.name}` {to_ddl(field.type)}" for field in kind)
         if is_stream:
             return self._stream(self._drop(tables, pa.schema(list(kind))), columns)
@@ -144,6 +132,9 @@ class StandIns:
             raise self._problem(source, "is a table: give it one file")
         directory = self._drop(tables, pa.schema(list(kind)))
         return self._spark.read.schema(columns).parquet(str(directory))
+
+    def _given(self, source: Source) -> Sequence[Path]:
+        return self._case.given.get(source.name, ())
 
     def _stream(self, directory: Path, schema: str) -> DataFrame:
         reader = self._spark.readStream.schema(schema)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.pipelines.language.model import Sink
 from ottla.pipelines.language.problems import Problem
-from ottla.pipelines.sinks.upserts import is_upsert
 from ottla.pipelines.views.spark_errors import sentence
 
 if TYPE_CHECKING:
@@ -29,26 +28,22 @@ ADVICE: Final = {
 OTHER_MODES: Final = {"append": "update or complete", "update": "complete", "complete": "append"}
 
 
-def refused(sink: Sink, frame: DataFrame) -> list[Problem]:
+def mode_problems(sink: Sink, frame: DataFrame) -> list[Problem]:
     """What speaks against running this frame into this sink."""
-    # As sinks.start: an upsert runs as update, and where Spark refuses that as append.
-    modes: tuple[str, ...] = ("update", "append") if is_upsert(sink) else (sink.mode,)
-    refusals: list[AnalysisException] = []
-    for mode in modes:
-        refusal = _refusal(frame, mode)
-        if refusal is None:
-            return []
-        refusals.append(refusal)
-    text = f"sink {sink.name}: {_advice(sink, modes[0], refusals[0])}"
-    return [Problem(text, sink.place)]
+    # As sinks/queries.py: an upsert runs as update, and where Spark has no update as append.
+    modes = (sink.mode,) if sink.upserted is None else ("update", "append")
+    first = _unsupported(frame, modes[0])
+    if first is None or any(_unsupported(frame, mode) is None for mode in modes[1:]):
+        return []
+    return [Problem(f"{sink.subject}: {_advice(sink, modes[0], first)}", sink.place)]
 
 
 def is_aggregated(frame: DataFrame) -> bool:
     """Mode complete is for aggregates only."""
-    return _refusal(frame, "complete") is None
+    return _unsupported(frame, "complete") is None
 
 
-def _refusal(frame: DataFrame, mode: str) -> AnalysisException | None:
+def _unsupported(frame: DataFrame, mode: str) -> AnalysisException | None:
     from pyspark.errors import AnalysisException
 
     # PySpark has no call for it.
@@ -63,9 +58,9 @@ def _refusal(frame: DataFrame, mode: str) -> AnalysisException | None:
     return None
 
 
-def _advice(sink: Sink, mode: str, refused: AnalysisException) -> str:
-    parameters = refused.getMessageParameters() or {}
+def _advice(sink: Sink, mode: str, error: AnalysisException) -> str:
+    parameters = error.getMessageParameters() or {}
     advice = ADVICE.get(parameters.get("operation", ""))
-    if refused.getCondition() == UNSUPPORTED_MODE and advice is not None:
+    if error.getCondition() == UNSUPPORTED_MODE and advice is not None:
         return f"mode {mode}: {sink.input} {advice.format(others=OTHER_MODES[mode])}"
-    return f"mode {mode}: {sentence(refused)}"
+    return f"mode {mode}: {sentence(error)}"

@@ -11,37 +11,22 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.errors import OttlaError
-from ottla.pipelines.checks import existing_topics as topic_checks
-from ottla.pipelines.checks.output_modes import is_aggregated, refused
-from ottla.pipelines.jars import missing_jars
-from ottla.pipelines.language.model import (
-    JdbcSource,
-    Pipeline,
-    Sink,
-    Source,
-    TableSink,
-    TopicSink,
-)
+from ottla.pipelines.checks.existing_topics import missing_topics, uses_topics
+from ottla.pipelines.checks.missing_jars import missing_jars
+from ottla.pipelines.checks.output_modes import is_aggregated, mode_problems
+from ottla.pipelines.language.model import Pipeline, Sink, Source
 from ottla.pipelines.language.problems import BadPipeline, PipelineFailed, Place, Problem
-from ottla.pipelines.sinks import queries as sinks
-from ottla.pipelines.sinks import topic as topic_sink
-from ottla.pipelines.sinks.upserts import is_upsert, sequence_of
-from ottla.pipelines.views.graph import Resolver
-from ottla.pipelines.views.spark_errors import quiet, sentence
-from ottla.pipelines.views.sql_views import (
-    BadView,
-    column_type,
-    is_comparable,
-    is_plain,
-    time_problems,
-)
+from ottla.pipelines.sinks.kinds import sink_problems
+from ottla.pipelines.sinks.upserts import lacks_sequence
+from ottla.pipelines.sources.kinds import is_stream, open_source, shape
+from ottla.pipelines.views.event_time import time_problems, timed
+from ottla.pipelines.views.graph import Flow, Opened, Resolver
+from ottla.pipelines.views.spark_errors import quiet
+from ottla.pipelines.views.sql_views import BadView
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import DataType, StructType
-
-    from ottla.pipelines.sources.topic import Opened
-    from ottla.pipelines.views.graph import Flow
+    from pyspark.sql.types import StructType
 
 
 def validate(
@@ -102,8 +87,6 @@ class EmptySources:
 
     def open(self, source: Source) -> Opened:
         """As `open_source`; what is not needed to go on is only noted."""
-        from ottla.pipelines.sources.topic import Opened, timed
-
         if source.place in self._without_jars:
             raise BadView
         frame = self._frame(source)
@@ -118,11 +101,9 @@ class EmptySources:
         return Opened(frame)
 
     def _frame(self, source: Source) -> DataFrame:
-        from ottla.pipelines.sources.topic import open_source, shape
-
         columns = shape(source)
         if columns is not None:
-            return empty_frame(self._spark, columns, is_stream=_is_stream(source))
+            return empty_frame(self._spark, columns, is_stream=is_stream(source))
         try:
             real = open_source(self._spark, self._pipeline, source).frame
         except PipelineFailed as error:
@@ -138,12 +119,6 @@ def empty_frame(spark: SparkSession, columns: StructType, *, is_stream: bool) ->
     seed = spark.readStream.format("rate").load() if is_stream else spark.range(0)
     nothing = (lit(None).cast(field.dataType).alias(field.name) for field in columns.fields)
     return seed.where("false").select(*nothing)
-
-
-def _is_stream(source: Source) -> bool:
-    if isinstance(source, JdbcSource):
-        return False
-    return getattr(source, "read", "stream") == "stream"
 
 
 def _sink_problems(sink: Sink, resolver: Resolver, sources: EmptySources) -> list[Problem]:
@@ -162,12 +137,11 @@ def _frame_problems(
     repeated = _repeated_columns(sink, frame)
     if repeated:
         return repeated
-    found = [*sinks.problems(sink, frame, read), *type_problems(sink, frame)]
-    found += [] if found else _encoding_problems(sink, frame)
+    found = sink_problems(sink, frame, read)
     if frame.isStreaming and is_timed:
-        refusals = refused(sink, frame)
-        found += refusals
-        if not refusals and _lacks_sequence(sink, frame) and not is_aggregated(frame):
+        of_mode = mode_problems(sink, frame)
+        found += of_mode
+        if not of_mode and lacks_sequence(sink, frame) and not is_aggregated(frame):
             found.append(_no_sequence(sink))
     return found
 
@@ -184,59 +158,6 @@ def _repeated_columns(sink: Sink, frame: DataFrame) -> list[Problem]:
     return [Problem(text, sink.place)]
 
 
-def type_problems(sink: Sink, frame: DataFrame) -> list[Problem]:
-    """Columns that are there, but are of no use for what they are named for."""
-    found: list[Problem] = []
-
-    def tell(what: str, name: str, why: str) -> None:
-        kind = column_type(frame, name)
-        if kind is not None:
-            text = f"sink {sink.name}: {what}: {name} is {kind.simpleString()}; {why}"
-            found.append(Problem(text, sink.place))
-
-    if isinstance(sink, TopicSink) and len(sink.key) == 1 and not _is(is_plain, frame, *sink.key):
-        tell("key", sink.key[0], "name one of its fields, or make it text in a view")
-    if isinstance(sink, TableSink) and is_upsert(sink):
-        for name in sink.keys:
-            if not _is(is_comparable, frame, name):
-                tell("keys", name, "Spark cannot tell two of these apart, name another column")
-        by = sink.sequence_by
-        if by is not None and not _is(is_comparable, frame, by):
-            tell(
-                "sequence_by", by, "Spark cannot tell which of two is greater, name another column"
-            )
-    for name in getattr(sink, "partition_by", ()):
-        if not _is(is_plain, frame, name):
-            tell("partition_by", name, "a directory cannot be named after it, choose another")
-    return found
-
-
-def _is(check: Callable[[DataType], bool], frame: DataFrame, name: str) -> bool:
-    """A column that is missing was complained about already."""
-    kind = column_type(frame, name)
-    return kind is None or check(kind)
-
-
-def _encoding_problems(sink: Sink, frame: DataFrame) -> list[Problem]:
-    """What Spark says when it is asked to make messages of the rows."""
-    from pyspark.errors import AnalysisException
-
-    if not isinstance(sink, TopicSink):
-        return []
-    try:
-        topic_sink.messages(frame, sink)
-    except AnalysisException as error:
-        text = f"sink {sink.name}: format {sink.format}: {sentence(error)}"
-        return [Problem(text, sink.place)]
-    return []
-
-
-def _lacks_sequence(sink: Sink, frame: DataFrame) -> bool:
-    if not (isinstance(sink, TableSink) and is_upsert(sink)) or "_offset" in frame.columns:
-        return False
-    return not sequence_of(sink, frame.columns)
-
-
 def _no_sequence(sink: Sink) -> Problem:
     text = (
         f"sink {sink.name}: which of two rows of {sink.input} with the same key is newer? add "
@@ -248,7 +169,7 @@ def _no_sequence(sink: Sink) -> Problem:
 def _topic_problems(
     pipeline: Pipeline, topics: Callable[[], Mapping[str, int] | None]
 ) -> list[Problem]:
-    if not topic_checks.uses_topics(pipeline):
+    if not uses_topics(pipeline):
         return []
     try:
         found = topics()
@@ -257,7 +178,7 @@ def _topic_problems(
     if found is None:
         text = f"no broker answers at {pipeline.bootstrap}: the topics were not looked at"
         return [Problem(text, is_note=True)]
-    return topic_checks.missing_topics(pipeline, found)
+    return missing_topics(pipeline, found)
 
 
 def _unused(pipeline: Pipeline, resolver: Resolver) -> list[Problem]:

@@ -45,6 +45,11 @@ class Source:
     # Handed to Spark's reader as they are.
     options: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def subject(self) -> str:
+        """What a problem begins with."""
+        return f"source {self.name}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class TopicSource(Source):
@@ -147,6 +152,10 @@ class View:
     watermark: Watermark | None = None
     deduplicate: tuple[str, ...] = ()
 
+    @property
+    def subject(self) -> str:
+        return f"view {self.name}"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sink:
@@ -155,6 +164,20 @@ class Sink:
     input: str
     mode: Mode = "append"
     options: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def subject(self) -> str:
+        return f"sink {self.name}"
+
+    @property
+    def upserted(self) -> TableSink | None:
+        """The table in which a row replaces that of its key; None: rows are only added."""
+        return None
+
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        """Those that are written because a key of the file names them, whatever they are."""
+        return ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,6 +197,10 @@ class FileSink(Sink):
     format: FileFormat
     partition_by: tuple[str, ...] = ()
 
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        return self.partition_by
+
 
 @dataclass(frozen=True, kw_only=True)
 class TableSink(Sink):
@@ -189,12 +216,21 @@ class TableSink(Sink):
     # So long a row that is older than its key's removal is held back.
     tombstone_life_s: float = 7 * 24 * 3600.0
 
+    @property
+    def upserted(self) -> TableSink | None:
+        return self if self.mode == "upsert" else None
+
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        return self.keys
+
 
 @dataclass(frozen=True, kw_only=True)
 class CurrentTableSink(TableSink):
-    """A directory of Parquet that always holds the latest row of each key (mode upsert)."""
+    """A directory of Parquet that always holds the latest row of each key."""
 
     path: str
+    mode: Mode = "upsert"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -209,6 +245,10 @@ class JdbcSink(TableSink):
 class DeltaSink(TableSink):
     path: str
     partition_by: tuple[str, ...] = ()
+
+    @property
+    def named_columns(self) -> tuple[str, ...]:
+        return (*self.keys, *self.partition_by)
 
 
 @dataclass(frozen=True)

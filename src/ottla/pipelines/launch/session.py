@@ -114,14 +114,6 @@ def own_home(master: str) -> Path | None:
     return Path(home)
 
 
-def make_active(spark: SparkSession) -> None:
-    """In this thread: there Spark looks for formats written in Python, such as ours.
-
-    PySpark has no call that says just that; making a frame does it on the way.
-    """
-    spark.createDataFrame([], "nothing int")
-
-
 def is_local(master: str) -> bool:
     return master == "local" or master.startswith("local[")
 

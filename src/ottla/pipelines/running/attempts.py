@@ -9,7 +9,6 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.pipelines.language.problems import PipelineFailed
-from ottla.pipelines.launch.session import make_active
 from ottla.pipelines.running.causes import Cause, cause_of
 from ottla.pipelines.running.progress import Batches, Progress
 
@@ -23,6 +22,14 @@ STARTING: Final = "Initializing"
 # And while a batch is being written; at all other times none is.
 AT_WORK: Final = ("Processing new data", "No new data but cleaning up state")
 JOIN_TIMEOUT_S: Final = 60.0
+
+
+def make_active(spark: SparkSession) -> None:
+    """In this thread: there Spark looks for formats written in Python, such as ours.
+
+    PySpark has no call that says just that; making a frame does it on the way.
+    """
+    spark.createDataFrame([], "nothing int")
 
 
 class QueryAttempt:

@@ -11,24 +11,10 @@ import io
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from ottla.pipelines.language.model import (
-    CurrentTableSink,
-    DeltaSink,
-    DeltaSource,
-    FileSink,
-    FileSource,
-    JdbcSink,
-    JdbcSource,
-    Pipeline,
-    RateSource,
-    Sink,
-    Source,
-    TableSink,
-    TopicSink,
-    TopicSource,
-)
-from ottla.pipelines.language.secrets import redact
+from ottla.pipelines.language.model import Pipeline
 from ottla.pipelines.running.plan_shapes import shape_of
+from ottla.pipelines.sinks.kinds import sink_kind
+from ottla.pipelines.sources.kinds import identity as source_identity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -56,8 +42,8 @@ def described(flow: Flow, pipeline: Pipeline) -> Document:
     by_name = {source.name: source for source in flow.sources}
     named = [by_name[name] for name in shape.streams if name in by_name]
     return {
-        "sources": [{"name": one.name, **identity(one)} for one in named or flow.sources],
-        "sink": _identity_of_sink(flow.sink, pipeline),
+        "sources": [{"name": one.name, **source_identity(one)} for one in named or flow.sources],
+        "sink": sink_kind(flow.sink).identity(flow.sink, pipeline.secrets),
         "mode": flow.sink.mode,
         "stateful": [{"where": one.where, "what": one.what} for one in shape.stateful],
     }
@@ -126,48 +112,6 @@ def _state_differences(old: list[Document], new: list[Document]) -> list[Differe
     where = (come or gone or new or old)[0]["where"]
     texts = ["; ".join(one["what"] for one in side) or "nothing" for side in (gone, come)]
     return [Difference(f"what is kept as state in {where}", texts[0], texts[1])]
-
-
-def identity(source: Source) -> Document:
-    """What is read; where reading starts, and how values are decoded, may change."""
-    match source:
-        case TopicSource():
-            return {"kind": "topic", "topics": sorted(source.topics)}
-        case FileSource():
-            return {"kind": "files", "path": source.path}
-        case DeltaSource():
-            return {"kind": "delta", "path": source.path}
-        case JdbcSource():
-            return {"kind": "jdbc", "url": redact(source.url, ()), "table": source.table}
-        case RateSource():
-            return {"kind": "rate"}
-    raise TypeError(f"unknown kind of source: {type(source).__name__}")
-
-
-def _identity_of_sink(sink: Sink, pipeline: Pipeline) -> Document:
-    match sink:
-        case TopicSink():
-            return {"kind": "topic", "topic": sink.topic}
-        case FileSink():
-            return {"kind": "files", "path": sink.path, "format": sink.format}
-        case CurrentTableSink():
-            return {"kind": "current_table", "path": sink.path, **_rows_of(sink)}
-        case JdbcSink():
-            url = redact(sink.url, pipeline.secrets)
-            return {"kind": "jdbc", "url": url, "table": sink.table, **_rows_of(sink)}
-        case DeltaSink():
-            return {"kind": "delta", "path": sink.path, **_rows_of(sink)}
-    raise TypeError(f"unknown kind of sink: {type(sink).__name__}")
-
-
-def _rows_of(sink: TableSink) -> Document:
-    """What names a row, and what tells which is newer: stored rows were compared by it."""
-    named: Document = {"key": list(sink.keys)}
-    if sink.sequence_by is not None:
-        named["sequence_by"] = sink.sequence_by
-    if sink.stored_as_scd_type != 1:
-        named["scd_type"] = f"of type {sink.stored_as_scd_type}"
-    return named
 
 
 def _without_name(source: Document) -> Document:

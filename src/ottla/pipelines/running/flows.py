@@ -13,18 +13,13 @@ from typing import TYPE_CHECKING
 from ottla.pipelines.language.model import Pipeline, Source, TopicSource
 from ottla.pipelines.running.fingerprints import Document
 from ottla.pipelines.running.lag import Offsets as Positions
-from ottla.pipelines.running.ownership import LETTERS, is_stream, letters_of
+from ottla.pipelines.running.ownership import LETTERS, letters_of
 from ottla.pipelines.running.starts import STARTS
-from ottla.pipelines.sources.topic import (
-    Letters,
-    Offsets,
-    Opened,
-    has_letters,
-    letters_between,
-    open_source,
-    starting_options,
-)
+from ottla.pipelines.sources.contract import Letters, Offsets
+from ottla.pipelines.sources.kinds import has_letters, is_stream, open_source
+from ottla.pipelines.sources.topic import letters_between, starting_options
 from ottla.pipelines.views import graph
+from ottla.pipelines.views.graph import Opened
 from ottla.spark.asking import Asker
 
 if TYPE_CHECKING:

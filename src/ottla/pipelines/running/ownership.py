@@ -3,7 +3,7 @@
 Sinks that share a source read it each for itself, and each finds its bad records. The first in the
 file that reads it as a stream owns its letters; `pipeline.json` remembers that, so that another
 order of the sinks changes nothing. The others pass over bad records, which they count. When the
-owner leaves the file, the next one goes on where it has ended (`handing_over.py`).
+owner leaves the file, the next one goes on where it has ended (`handover.py`).
 """
 
 from __future__ import annotations
@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.pipelines.language.model import Source, TopicSource
 from ottla.pipelines.running.checkpoints import COMMITS, OFFSETS, Store
-from ottla.pipelines.running.fingerprints import Document, identity
+from ottla.pipelines.running.fingerprints import Document
 from ottla.pipelines.running.lag import Offsets, offsets_of
 from ottla.pipelines.running.starts import STARTS
-from ottla.pipelines.sources.topic import Letters, has_letters
+from ottla.pipelines.sources.contract import Letters
+from ottla.pipelines.sources.kinds import has_letters, identity, is_stream
 from ottla.spark.offsets import from_document, to_document
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _of_its_own(source: Source, old: Document | None) -> str | None:
 def reached(store: Store, flow: str, source: TopicSource, *, log: str) -> Offsets | None:
     """Where the last batch of a log ends in the source's topics; None where nobody knows.
 
-    Where a flow reads a topic twice: the place before which both are done, or behind which neither
+    Where a flow reads a topic twice: the place before which both are done, or after which neither
     has begun.
     """
     one_of = min if log == COMMITS else max
@@ -138,10 +139,6 @@ def tables(flows: Sequence[Flow]) -> list[Source]:
         if has_letters(source) and not is_stream(source)
     }
     return list(found.values())
-
-
-def is_stream(source: Source) -> bool:
-    return getattr(source, "read", "stream") == "stream"
 
 
 def _readers(streams: Sequence[Flow]) -> dict[str, tuple[Source, list[Flow]]]:

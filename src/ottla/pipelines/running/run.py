@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any, Final
 from py4j.protocol import Py4JError
 
 from ottla.errors import OttlaError
-from ottla.pipelines.jars import missing_jars
+from ottla.pipelines.checks.missing_jars import missing_jars
 from ottla.pipelines.language.model import Pipeline, Source
 from ottla.pipelines.language.problems import BadPipeline, PipelineFailed, Problem
 from ottla.pipelines.language.secrets import redact
-from ottla.pipelines.launch.session import make_active
 from ottla.pipelines.running import checkpoints, ownership, starts
-from ottla.pipelines.running.attempts import QueryAttempt, TableAttempt
+from ottla.pipelines.running.attempts import QueryAttempt, TableAttempt, make_active
 from ottla.pipelines.running.causes import JAVA_GONE, Cause, cause_of
 from ottla.pipelines.running.fingerprints import Document
 from ottla.pipelines.running.flows import Opening
@@ -36,7 +35,7 @@ from ottla.pipelines.running.supervision import (
     Unusable,
     supervise,
 )
-from ottla.pipelines.sinks import queries as sinks
+from ottla.pipelines.sinks import queries
 from ottla.pipelines.views import graph
 from ottla.spark.together import let_streams_open_together
 
@@ -265,12 +264,13 @@ class Run:
 
     def _begin(self, flow: graph.Flow, batches: Batches) -> Attempt:
         if not flow.frame.isStreaming:
+            pipeline, run_id = self._pipeline, self.earlier.run_id
             return TableAttempt(
                 self._spark,
                 flow.name,
-                lambda: sinks.write_once(flow, pipeline=self._pipeline, run_id=self.earlier.run_id),
+                lambda: queries.write_once(flow, pipeline=pipeline, run_id=run_id),
             )
-        query = sinks.start(
+        query = queries.start(
             flow,
             pipeline=self._pipeline,
             checkpoint=checkpoints.flow_location(self._checkpoint, flow.name),

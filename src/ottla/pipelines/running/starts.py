@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.pipelines.language.model import Pipeline, TopicSource
 from ottla.pipelines.running.checkpoints import COMMITS, Store
-from ottla.pipelines.running.fingerprints import Document, identity
+from ottla.pipelines.running.fingerprints import Document
+from ottla.pipelines.sources.kinds import identity
 from ottla.pipelines.sources.topic import starting_options
 from ottla.spark.asking import Asker
 from ottla.spark.offsets import from_document, to_document

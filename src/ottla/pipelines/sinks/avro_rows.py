@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.pipelines.language.model import Sink
 from ottla.pipelines.language.problems import PipelineFailed, Problem
-from ottla.pipelines.sinks.upserts import problem, quote
+from ottla.pipelines.sinks.written_columns import problem
+from ottla.pipelines.views.columns import quote
 
 if TYPE_CHECKING:
     import pyarrow as pa

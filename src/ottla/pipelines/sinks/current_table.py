@@ -20,15 +20,16 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ottla.pipelines.language.model import CurrentTableSink, Pipeline
-from ottla.pipelines.language.problems import PipelineFailed
+from ottla.pipelines.language.model import CurrentTableSink, Pipeline, Source
+from ottla.pipelines.language.problems import PipelineFailed, Problem
 from ottla.pipelines.sinks import history
 from ottla.pipelines.sinks.batches import Batch
-from ottla.pipelines.sinks.files import local_path
+from ottla.pipelines.sinks.contract import SinkKind
+from ottla.pipelines.sinks.files import local_path, path_problems
 from ottla.pipelines.sinks.upserts import (
     ARRIVAL,
     DELETED,
@@ -37,11 +38,13 @@ from ottla.pipelines.sinks.upserts import (
     START,
     changes,
     newest,
-    quote,
     remembered,
+    rows_identity,
     sequence_of,
     told_by_rows,
+    upsert_problems,
 )
+from ottla.pipelines.views.columns import quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -61,9 +64,23 @@ def _nothing(_: str) -> None:
     pass
 
 
+class CurrentTables(SinkKind[CurrentTableSink]):
+    def problems(
+        self, sink: CurrentTableSink, frame: DataFrame, sources: Sequence[Source]
+    ) -> list[Problem]:
+        return [*upsert_problems(sink, frame, sources), *path_problems(sink)]
+
+    def identity(self, sink: CurrentTableSink, secrets: frozenset[str]) -> dict[str, Any]:
+        return {"kind": "current_table", "path": sink.path, **rows_identity(sink)}
+
+    def write_batch(
+        self, rows: DataFrame, pipeline: Pipeline, sink: CurrentTableSink, batch: Batch
+    ) -> None:
+        merge(rows, sink, batch)
+
+
 def merge(
     frame: DataFrame,
-    pipeline: Pipeline,
     sink: CurrentTableSink,
     batch: Batch,
     *,

@@ -15,26 +15,28 @@ import re
 import secrets as random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ottla.pipelines.language.model import DeltaSink, Pipeline
+from ottla.pipelines.jars import Jar, delta_jar
+from ottla.pipelines.language.model import DeltaSink, Pipeline, Source
 from ottla.pipelines.language.problems import PipelineFailed, Problem
 from ottla.pipelines.sinks.batches import ONCE, Batch
+from ottla.pipelines.sinks.contract import SinkKind
 from ottla.pipelines.sinks.upserts import (
     ARRIVAL,
     DELETED,
     DELETED_AT,
     SEQUENCE,
     changes,
-    column_problems,
     newest,
-    problem,
-    quote,
     remembered,
+    rows_identity,
     sequence_of,
     told_by_rows,
-    written_columns,
+    upsert_problems,
 )
+from ottla.pipelines.sinks.written_columns import partition_problems, problem, written_columns
+from ottla.pipelines.views.columns import quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,12 +49,26 @@ _MISFIT: Final = re.compile(
 )
 
 
-def delta_problems(sink: DeltaSink, frame: DataFrame) -> list[Problem]:
-    found = column_problems(sink, "partition_by", sink.partition_by, frame)
-    if not written_columns(sink, frame.columns):
-        text = f"{sink.input} has no columns to write; select some under names without _"
-        found.append(problem(sink, text))
-    return found
+class DeltaTables(SinkKind[DeltaSink]):
+    def problems(
+        self, sink: DeltaSink, frame: DataFrame, sources: Sequence[Source]
+    ) -> list[Problem]:
+        found = [*upsert_problems(sink, frame, sources), *partition_problems(sink, frame)]
+        if not written_columns(sink, frame.columns):
+            text = f"{sink.input} has no columns to write; select some under names without _"
+            found.append(problem(sink, text))
+        return found
+
+    def identity(self, sink: DeltaSink, secrets: frozenset[str]) -> dict[str, Any]:
+        return {"kind": "delta", "path": sink.path, **rows_identity(sink)}
+
+    def write_batch(
+        self, rows: DataFrame, pipeline: Pipeline, sink: DeltaSink, batch: Batch
+    ) -> None:
+        write(rows, pipeline, sink, batch)
+
+    def needed_jar(self, sink: DeltaSink, spark_version: str) -> Jar | None:
+        return delta_jar(spark_version)
 
 
 def write(frame: DataFrame, pipeline: Pipeline, sink: DeltaSink, batch: Batch) -> None:

@@ -11,23 +11,26 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import quote as quote_path
 from urllib.parse import unquote, urlsplit
 
-from ottla.pipelines.language.model import CurrentTableSink, FileSink, Pipeline
+from ottla.pipelines.language.model import CurrentTableSink, FileSink, Pipeline, Source
 from ottla.pipelines.language.problems import Problem
 from ottla.pipelines.sinks import avro_rows
 from ottla.pipelines.sinks.batches import Batch
+from ottla.pipelines.sinks.contract import SinkKind
 from ottla.pipelines.sinks.json_text import JSON, TIMES
-from ottla.pipelines.sinks.upserts import column_problems, problem, quote, written_columns
+from ottla.pipelines.sinks.written_columns import partition_problems, problem, written_columns
+from ottla.pipelines.views.columns import quote
 
 if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 STAGING: Final = ".ottla-staging"
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
@@ -35,6 +38,41 @@ _FORMAT_OPTIONS: Final[dict[str, dict[str, str]]] = {
     "json": dict(JSON), "csv": dict(TIMES), "parquet": {},
 }  # fmt: skip
 _NULL_DIRECTORY: Final = "__HIVE_DEFAULT_PARTITION__"
+
+
+class Files(SinkKind[FileSink]):
+    def problems(
+        self, sink: FileSink, frame: DataFrame, sources: Sequence[Source]
+    ) -> list[Problem]:
+        return [
+            *path_problems(sink),
+            *partition_problems(sink, frame),
+            *_format_problems(sink, frame),
+        ]
+
+    def identity(self, sink: FileSink, secrets: frozenset[str]) -> dict[str, Any]:
+        return {"kind": "files", "path": sink.path, "format": sink.format}
+
+    def stream_writer(
+        self, frame: DataFrame, pipeline: Pipeline, sink: FileSink, mode: str
+    ) -> DataStreamWriter | None:
+        if sink.format == "avro":
+            return None
+        writer = _rows_to_write(frame, sink).writeStream.outputMode(mode)
+        writer = writer.format(sink.format).options(**_writer_options(sink))
+        path = str(local_path(sink.path))
+        return writer.partitionBy(*sink.partition_by).option("path", path)
+
+    def write_batch(
+        self, rows: DataFrame, pipeline: Pipeline, sink: FileSink, batch: Batch
+    ) -> None:
+        """A table's rows, beside those that earlier runs have left."""
+        if sink.format == "avro":
+            write_avro(rows, pipeline, sink, batch)
+            return
+        writer = _rows_to_write(rows, sink).write.format(sink.format)
+        writer = writer.options(**_writer_options(sink)).mode("append")
+        writer.partitionBy(*sink.partition_by).save(str(local_path(sink.path)))
 
 
 def is_local(path: str) -> bool:
@@ -56,8 +94,8 @@ def path_problems(sink: FileSink | CurrentTableSink) -> list[Problem]:
     return [problem(sink, text)]
 
 
-def file_problems(sink: FileSink, frame: DataFrame) -> list[Problem]:
-    found = path_problems(sink) + column_problems(sink, "partition_by", sink.partition_by, frame)
+def _format_problems(sink: FileSink, frame: DataFrame) -> list[Problem]:
+    found: list[Problem] = []
     names = written_columns(sink, frame.columns)
     rest = [name for name in names if name not in sink.partition_by]
     if not rest:
@@ -75,22 +113,12 @@ def file_problems(sink: FileSink, frame: DataFrame) -> list[Problem]:
     return found
 
 
-def rows_to_write(frame: DataFrame, sink: FileSink) -> DataFrame:
+def _rows_to_write(frame: DataFrame, sink: FileSink) -> DataFrame:
     return frame.select(*map(quote, written_columns(sink, frame.columns)))
 
 
-def format_options(sink: FileSink) -> dict[str, str]:
+def _writer_options(sink: FileSink) -> dict[str, str]:
     return {**_FORMAT_OPTIONS[sink.format], **sink.options}
-
-
-def write_once(frame: DataFrame, pipeline: Pipeline, sink: FileSink, run_id: str) -> None:
-    """A table's rows, beside those that earlier runs have left."""
-    if sink.format == "avro":
-        write_avro(frame, pipeline, sink, Batch.of_run(run_id))
-        return
-    rows = rows_to_write(frame, sink)
-    writer = rows.write.format(sink.format).options(**format_options(sink)).mode("append")
-    writer.partitionBy(*sink.partition_by).save(str(local_path(sink.path)))
 
 
 def write_avro(frame: DataFrame, pipeline: Pipeline, sink: FileSink, batch: Batch) -> None:
@@ -102,7 +130,7 @@ def write_avro(frame: DataFrame, pipeline: Pipeline, sink: FileSink, batch: Batc
     shutil.rmtree(staging, ignore_errors=True)
     if done.exists():
         return
-    rows = rows_to_write(frame, sink)
+    rows = _rows_to_write(frame, sink)
     if sink.partition_by:
         rows = rows.sortWithinPartitions(*map(quote, sink.partition_by))
     aside = staging / batch.name

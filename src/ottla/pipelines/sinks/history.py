@@ -17,9 +17,9 @@ from ottla.pipelines.sinks.upserts import (
     END,
     SEQUENCE,
     START,
-    quote,
     same_event,
 )
+from ottla.pipelines.views.columns import quote
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -12,17 +12,19 @@ from __future__ import annotations
 
 import hashlib
 import secrets as random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from py4j.protocol import Py4JJavaError
 
-from ottla.pipelines.language.model import JdbcSink, Pipeline
+from ottla.pipelines.jars import Jar, jdbc_driver
+from ottla.pipelines.language.model import JdbcSink, Pipeline, Source
 from ottla.pipelines.language.problems import PipelineFailed, Problem
+from ottla.pipelines.language.secrets import redact
 from ottla.pipelines.sinks import postgres_sql as sql
 from ottla.pipelines.sinks.batches import Batch
+from ottla.pipelines.sinks.contract import SinkKind
 from ottla.pipelines.sinks.database import (
     TIMEOUTS,
     Database,
@@ -38,11 +40,13 @@ from ottla.pipelines.sinks.upserts import (
     SEQUENCE,
     START,
     changes,
-    problem,
-    quote,
+    rows_identity,
     sequence_of,
-    written_columns,
+    upsert_problems,
 )
+from ottla.pipelines.sinks.written_columns import problem, written_columns
+from ottla.pipelines.views.columns import quote
+from ottla.spark.option_values import nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,7 +61,26 @@ _NO_UNIQUE_INDEX: Final = "42P10"
 Step = Callable[[str], None]
 
 
-def jdbc_problems(sink: JdbcSink, frame: DataFrame) -> list[Problem]:
+class Databases(SinkKind[JdbcSink]):
+    def problems(
+        self, sink: JdbcSink, frame: DataFrame, sources: Sequence[Source]
+    ) -> list[Problem]:
+        return [*upsert_problems(sink, frame, sources), *_table_problems(sink, frame)]
+
+    def identity(self, sink: JdbcSink, secrets: frozenset[str]) -> dict[str, Any]:
+        url = redact(sink.url, secrets)
+        return {"kind": "jdbc", "url": url, "table": sink.table, **rows_identity(sink)}
+
+    def write_batch(
+        self, rows: DataFrame, pipeline: Pipeline, sink: JdbcSink, batch: Batch
+    ) -> None:
+        write(rows, pipeline, sink, batch)
+
+    def needed_jar(self, sink: JdbcSink, spark_version: str) -> Jar | None:
+        return jdbc_driver(sink.url, sink.options)
+
+
+def _table_problems(sink: JdbcSink, frame: DataFrame) -> list[Problem]:
     found = []
     if not sink.url.startswith(POSTGRES):
         kind = sink.url.removeprefix("jdbc:").split(":", 1)[0]
@@ -128,7 +151,7 @@ class _Write:
         if not self._prepare(target, sequences):
             return
         columns = written_columns(self.sink, frame.columns)
-        staging = f"{sql.quote(target.schema)}.{self._prefix()}{random.token_hex(4)}"
+        staging = f"{sql.sql_name(target.schema)}.{self._prefix()}{random.token_hex(4)}"
         types = [sql.column_type(frame.schema[name].dataType) or "" for name in columns]
         numbers = sequences.types if sequences else ()
         step("stage")
@@ -159,7 +182,7 @@ class _Write:
         """The table as it is, which must have a column for each of ours."""
         parts = sql.table_parts(self.sink.table)
         for names in (parts, [part.lower() for part in parts]):
-            name = ".".join(map(sql.quote, names))
+            name = ".".join(map(sql.sql_name, names))
             found = self.database.rows(
                 "SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n "
                 "ON n.oid = c.relnamespace WHERE c.oid = to_regclass(?)",
@@ -186,11 +209,10 @@ class _Write:
         target = sql.Target(schema, table, {row[0]: sql.cast_type(row[1]) for row in has})
         for one in types:
             if target.column(one) is None:
-                near = get_close_matches(one, target.types, 1)
-                hint = f"did you mean {near[0]}?" if near else "add it, or leave it out in a view"
+                hint = nearest(one, target.types) or "; add it, or leave it out in a view"
                 if one in (START, END):
-                    hint = f"add it, of type {types[one]}"
-                raise DatabaseFailed(f"table {self.sink.table} has no column {one}; {hint}")
+                    hint = f"; add it, of type {types[one]}"
+                raise DatabaseFailed(f"table {self.sink.table} has no column {one}{hint}")
         return target
 
     def _prepare(self, target: sql.Target, sequences: sql.Sequences | None) -> bool:
@@ -204,7 +226,7 @@ class _Write:
             self._prefix(),
         )
         for (name,) in left:
-            self.database.run(f"DROP TABLE {sql.quote(target.schema)}.{sql.quote(name)}")
+            self.database.run(f"DROP TABLE {sql.sql_name(target.schema)}.{sql.sql_name(name)}")
         if sequences is not None:
             self._keep_sequences(sequences)
         is_new = self._is_new(target)
@@ -291,7 +313,7 @@ class _Write:
         except DatabaseFailed as error:
             if error.state != _NO_UNIQUE_INDEX:
                 raise
-            key = ", ".join(map(sql.quote, merge.keys))
+            key = ", ".join(map(sql.sql_name, merge.keys))
             raise DatabaseFailed(
                 f"table {self.sink.table} has no primary key or unique index on ({key}), by which "
                 f"rows are replaced: ALTER TABLE {merge.target.name} ADD PRIMARY KEY ({key})"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from ottla.pipelines.sinks.postgres_sql import DELETED, ROW, Merge, Sequences, Target, quote
+from ottla.pipelines.sinks.postgres_sql import DELETED, ROW, Merge, Sequences, Target, sql_name
 from ottla.pipelines.sinks.upserts import END, START
 
 
@@ -62,7 +62,7 @@ class History:
         return self.merge.target
 
     def _column(self, name: str) -> str:
-        return quote(self._target.column(name) or name)
+        return sql_name(self._target.column(name) or name)
 
     def _keys(self) -> list[str]:
         return [f"k{at}" for at in range(len(self.merge.keys))]
@@ -81,9 +81,9 @@ class History:
             for one, key in zip(self.merge.keys, keys, strict=True)
         )
         old = ", ".join(
-            f"t.{quote(one)} AS {key}" for one, key in zip(self.merge.keys, keys, strict=True)
+            f"t.{sql_name(one)} AS {key}" for one, key in zip(self.merge.keys, keys, strict=True)
         )
-        touched = ", ".join(f"t.{quote(one)}" for one in self.merge.keys)
+        touched = ", ".join(f"t.{sql_name(one)}" for one in self.merge.keys)
         beside = ", ".join(f"t.{key}" for key in keys)
         start = self._sequence(f"t.{self._column(START)}")
         end = self._sequence(f"t.{self._column(END)}")
@@ -110,7 +110,7 @@ class History:
     def _update(self) -> str:
         start, end = self._column(START), self._column(END)
         same = " AND ".join(
-            f"t.{quote(one)} = h.{key}"
+            f"t.{sql_name(one)} = h.{key}"
             for one, key in zip(self.merge.keys, self._keys(), strict=True)
         )
         return (
@@ -120,7 +120,7 @@ class History:
         )
 
     def _insert(self) -> str:
-        names = [*map(quote, self.merge.columns), self._column(START), self._column(END)]
+        names = [*map(sql_name, self.merge.columns), self._column(START), self._column(END)]
         values = [*map(self.merge.value, self.merge.columns), "h.q", "h.ended"]
         return (
             f"INSERT INTO {self._target.name} ({', '.join(names)}) SELECT {', '.join(values)} "

@@ -29,7 +29,7 @@ _TYPES: Final[Mapping[str, str]] = {
 _WITH_LENGTH: Final = re.compile(r"^character( varying)?\([0-9]+\)")
 
 
-def quote(name: str) -> str:
+def sql_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -79,7 +79,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        return f"{quote(self.schema)}.{quote(self.table)}"
+        return f"{sql_name(self.schema)}.{sql_name(self.table)}"
 
     def column(self, wanted: str) -> str | None:
         """PostgreSQL writes names in lower case that were not quoted when the table was made."""
@@ -110,7 +110,7 @@ class Sequences:
 
     @property
     def name(self) -> str:
-        return f"{quote(self.target.schema)}.{self.table}"
+        return f"{sql_name(self.target.schema)}.{self.table}"
 
     @property
     def types(self) -> list[str]:
@@ -145,10 +145,10 @@ class Sequences:
     def told_by_rows(self) -> str | None:
         """Fills the table, when it is new, from a target whose own columns tell the sequence."""
         columns = {name: self.target.column(name) for name in self.by}
-        own = [quote(column) for column in columns.values() if column is not None]
+        own = [sql_name(column) for column in columns.values() if column is not None]
         if len(own) < len(columns):
             return None
-        keys = [*map(quote, self.keys)]
+        keys = [*map(sql_name, self.keys)]
         numbers = [
             f"CAST({one} AS {kind})" for one, kind in zip(own, self.by.values(), strict=True)
         ]
@@ -177,22 +177,21 @@ class Merge:
 
     def insert(self) -> str:
         """All rows; with keys, those that are not deleted, over others."""
-        names = ", ".join(map(quote, self.columns))
+        names = ", ".join(map(sql_name, self.columns))
         values = ", ".join(map(self.value, self.columns))
         text = (
             f"INSERT INTO {self.target.name} AS t ({names}) SELECT {values} FROM {self.staging} s"
         )
         if not self.keys:
             return f"{text} ORDER BY s.{ROW}"
-        sets = ", ".join(
-            f"{quote(one)} = excluded.{quote(one)}" for one in self.columns if one not in self.keys
-        )
-        on = f"ON CONFLICT ({', '.join(map(quote, self.keys))})"
+        others = [sql_name(one) for one in self.columns if one not in self.keys]
+        sets = ", ".join(f"{one} = excluded.{one}" for one in others)
+        on = f"ON CONFLICT ({', '.join(map(sql_name, self.keys))})"
         do = f"DO UPDATE SET {sets}" if sets else "DO NOTHING"
         return f"{text} WHERE NOT s.{DELETED} {on} {do}"
 
     def delete(self) -> str:
-        same = " AND ".join(f"t.{quote(one)} = {self.value(one)}" for one in self.keys)
+        same = " AND ".join(f"t.{sql_name(one)} = {self.value(one)}" for one in self.keys)
         return (
             f"DELETE FROM {self.target.name} AS t USING {self.staging} s "
             f"WHERE s.{DELETED} AND {same}"
@@ -255,7 +254,7 @@ def _row(table: str, sequences: Sequences) -> str:
 
 def create_batches(schema: str) -> str:
     return (
-        f"CREATE TABLE IF NOT EXISTS {quote(schema)}.{BATCHES} (pipeline text, sink text, "
+        f"CREATE TABLE IF NOT EXISTS {sql_name(schema)}.{BATCHES} (pipeline text, sink text, "
         "query text, batch text NOT NULL, at timestamptz NOT NULL DEFAULT now(), "
         "PRIMARY KEY (pipeline, sink, query))"
     )
@@ -263,14 +262,15 @@ def create_batches(schema: str) -> str:
 
 def last_batch(schema: str) -> str:
     return (
-        f"SELECT batch FROM {quote(schema)}.{BATCHES} "
+        f"SELECT batch FROM {sql_name(schema)}.{BATCHES} "
         "WHERE pipeline = ? AND sink = ? AND query = ? FOR UPDATE"
     )
 
 
 def record_batch(schema: str) -> str:
     return (
-        f"INSERT INTO {quote(schema)}.{BATCHES} (pipeline, sink, query, batch) VALUES (?, ?, ?, ?) "
+        f"INSERT INTO {sql_name(schema)}.{BATCHES} (pipeline, sink, query, batch) "
+        "VALUES (?, ?, ?, ?) "
         "ON CONFLICT (pipeline, sink, query) DO UPDATE SET batch = excluded.batch, at = now()"
     )
 
@@ -292,7 +292,7 @@ def create_staging(
 
 def create_target(name: str, columns: Mapping[str, str], key: Sequence[str]) -> str:
     """What a person may run who has no table yet."""
-    words = [f"{quote(column)} {kind}" for column, kind in columns.items()]
+    words = [f"{sql_name(column)} {kind}" for column, kind in columns.items()]
     if key:
-        words.append(f"PRIMARY KEY ({', '.join(map(quote, key))})")
+        words.append(f"PRIMARY KEY ({', '.join(map(sql_name, key))})")
     return f"CREATE TABLE {name} ({', '.join(words)})"

@@ -6,52 +6,86 @@ in a partition of the batch are in order in the topic. A batch that runs again i
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
-from ottla.pipelines.language.model import Pipeline, TopicSink
+from ottla.pipelines.language.model import Pipeline, Source, TopicSink
 from ottla.pipelines.language.problems import Problem
 from ottla.pipelines.sinks import avro_rows
+from ottla.pipelines.sinks.batches import Batch
+from ottla.pipelines.sinks.contract import SinkKind
 from ottla.pipelines.sinks.json_text import JSON
-from ottla.pipelines.sinks.upserts import NOT_WRITTEN, column_problems, problem, quote
+from ottla.pipelines.sinks.written_columns import (
+    NOT_WRITTEN,
+    column_problems,
+    problem,
+    type_problems,
+)
+from ottla.pipelines.views.columns import is_plain, quote
+from ottla.pipelines.views.spark_errors import sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import Column, DataFrame
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
     from pyspark.sql.types import DataType
 
 HEADERS: Final = "array<struct<key:string,value:binary>>"
+
+
+class Topics(SinkKind[TopicSink]):
+    def problems(
+        self, sink: TopicSink, frame: DataFrame, sources: Sequence[Source]
+    ) -> list[Problem]:
+        found = column_problems(sink, "key", sink.key, frame)
+        found += _value_problems(sink, frame)
+        if len(sink.key) == 1:
+            advice = "name one of its fields, or make it text in a view"
+            found += type_problems(sink, "key", sink.key, frame, is_plain, advice)
+        return found or _encoding_problems(sink, frame)
+
+    def identity(self, sink: TopicSink, secrets: frozenset[str]) -> dict[str, Any]:
+        return {"kind": "topic", "topic": sink.topic}
+
+    def stream_writer(
+        self, frame: DataFrame, pipeline: Pipeline, sink: TopicSink, mode: str
+    ) -> DataStreamWriter | None:
+        if mode != "append":
+            # Spark has no update for sinks in Python: changed rows go to a topic batch by batch.
+            return None
+        rows = messages(frame, sink).writeStream.outputMode(mode)
+        return rows.format("ottla").options(**_options(pipeline, sink))
+
+    def write_batch(
+        self, rows: DataFrame, pipeline: Pipeline, sink: TopicSink, batch: Batch
+    ) -> None:
+        """Again, when it comes again: a topic does not know which batches it has."""
+        writer = messages(rows, sink).write.format("ottla").options(**_options(pipeline, sink))
+        writer.mode("append").save()
 
 
 def messages(frame: DataFrame, sink: TopicSink) -> DataFrame:
     """The columns that `format("ottla")` writes: value, and key and headers where asked for."""
     if sink.format == "avro":
         columns = _beside(frame, sink)
-        names = value_columns(sink, frame.columns)
+        names = _value_columns(sink, frame.columns)
         return avro_rows.with_values(frame, names, columns, sink.schema, f"sink {sink.name}")
     return frame.select(_value(frame, sink).alias("value"), *_beside(frame, sink))
 
 
-def options(pipeline: Pipeline, sink: TopicSink) -> dict[str, str]:
+def _options(pipeline: Pipeline, sink: TopicSink) -> dict[str, str]:
     """Of Spark's writer; the sink's own win over the pipeline's."""
     kafka = {f"kafka.{name}": value for name, value in pipeline.kafka.items()}
     return {"bootstrap": pipeline.bootstrap, **kafka, **sink.options, "topic": sink.topic}
 
 
-def write(frame: DataFrame, pipeline: Pipeline, sink: TopicSink) -> None:
-    """All rows of a batch; again, when it is called again."""
-    rows = messages(frame, sink)
-    rows.write.format("ottla").options(**options(pipeline, sink)).mode("append").save()
-
-
-def value_columns(sink: TopicSink, columns: Sequence[str]) -> list[str]:
+def _value_columns(sink: TopicSink, columns: Sequence[str]) -> list[str]:
     """What a value is made of: neither the columns of the message nor the new one's headers."""
     return [name for name in columns if name not in NOT_WRITTEN and name != sink.headers]
 
 
-def topic_problems(sink: TopicSink, frame: DataFrame) -> list[Problem]:
+def _value_problems(sink: TopicSink, frame: DataFrame) -> list[Problem]:
     found: list[Problem] = []
-    names = value_columns(sink, frame.columns)
+    names = _value_columns(sink, frame.columns)
     if sink.headers is not None:
         missing = column_problems(sink, "headers", (sink.headers,), frame)
         found += missing or _header_problems(sink, frame.schema[sink.headers].dataType)
@@ -75,6 +109,17 @@ def topic_problems(sink: TopicSink, frame: DataFrame) -> list[Problem]:
             text = f"format bytes writes binary or string, {name} is {kind}; CAST it in a view"
             found.append(problem(sink, text))
     return found
+
+
+def _encoding_problems(sink: TopicSink, frame: DataFrame) -> list[Problem]:
+    """What Spark says when it is asked to make messages of the rows."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        messages(frame, sink)
+    except AnalysisException as error:
+        return [problem(sink, f"format {sink.format}: {sentence(error)}")]
+    return []
 
 
 def _header_problems(sink: TopicSink, kind: DataType) -> list[Problem]:
@@ -107,11 +152,11 @@ def _key(frame: DataFrame, sink: TopicSink) -> Column:
 def _value(frame: DataFrame, sink: TopicSink) -> Column:
     from pyspark.sql import functions as F  # noqa: N812
 
-    names = value_columns(sink, frame.columns)
+    names = _value_columns(sink, frame.columns)
     if sink.format == "json":
         return F.to_json(F.struct(*map(quote, names)), dict(JSON))
     name = _single(sink, names)
-    assert name is not None, "topic_problems lets no other through"
+    assert name is not None, "_value_problems lets no other through"
     return _text_or_bytes(frame, name)
 
 

@@ -1,4 +1,4 @@
-"""Which columns a sink writes, and of several rows with the same key the newest.
+"""Upserts: of several rows with the same key the newest, and what removes it.
 
 What is newer is told by the row's sequence: one declared column, or the row's place in its topic.
 A place compares by offset within a partition and by time across partitions. So that there is one
@@ -12,29 +12,22 @@ against rows of earlier batches.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from ottla.pipelines.language.model import (
-    MESSAGE_COLUMNS,
-    CurrentTableSink,
-    DeltaSink,
-    FileSink,
-    Sink,
-    Source,
-    TableSink,
-    TopicSink,
-    TopicSource,
-)
+from ottla.pipelines.language.model import Sink, Source, TableSink, TopicSource
 from ottla.pipelines.language.problems import PipelineFailed, Problem
+from ottla.pipelines.sinks.written_columns import (
+    column_problems,
+    problem,
+    type_problems,
+    written_columns,
+)
+from ottla.pipelines.views.columns import is_comparable, quote
 from ottla.pipelines.views.spark_errors import sentence
-from ottla.pipelines.views.sql_views import is_comparable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, WindowSpec
 
-# Of the message, not of its value: SQL sees them, sinks do not write them.
-NOT_WRITTEN: Final = frozenset((*MESSAGE_COLUMNS, "_headers"))
 # A row's place in its topic.
 PLACE: Final = ("_timestamp", "_partition", "_offset")
 TOMBSTONE: Final = "_tombstone"
@@ -49,25 +42,6 @@ ARRIVAL: Final = "_ottla_arrival"
 START: Final = "__START_AT"
 END: Final = "__END_AT"
 _RANK: Final = "_ottla_rank"
-
-
-def quote(name: str) -> str:
-    """A column's name for Spark, whatever is in it."""
-    return "`" + name.replace("`", "``") + "`"
-
-
-def written_columns(sink: Sink, columns: Sequence[str]) -> list[str]:
-    """All but those of the message, of which a key or a partition may ask for its own."""
-    asked: set[str] = set()
-    if isinstance(sink, TableSink):
-        asked.update(sink.keys)
-    if isinstance(sink, FileSink | DeltaSink):
-        asked.update(sink.partition_by)
-    return [name for name in columns if name not in NOT_WRITTEN or name in asked]
-
-
-def is_upsert(sink: Sink) -> bool:
-    return sink.mode == "upsert" or isinstance(sink, CurrentTableSink)
 
 
 def sequence_of(sink: TableSink, columns: Iterable[str]) -> tuple[str, ...]:
@@ -209,16 +183,12 @@ def told_by_rows(rows: DataFrame, names: Sequence[str]) -> DataFrame:
     return rows.withColumn(SEQUENCE, F.struct(*(F.col(quote(name)) for name in names)))
 
 
-def upsert_problems(sink: Sink, frame: DataFrame, sources: Sequence[Source] = ()) -> list[Problem]:
+def upsert_problems(sink: TableSink, frame: DataFrame, sources: Sequence[Source]) -> list[Problem]:
     """What cannot be right about keys, sequence and deletes, given the columns of the frame."""
     from pyspark.errors import AnalysisException, ParseException
 
-    if isinstance(sink, TopicSink):
-        return column_problems(sink, "key", sink.key, frame)
-    if not isinstance(sink, TableSink):
-        return []
     found = column_problems(sink, "keys", sink.keys, frame)
-    if not is_upsert(sink):
+    if sink.upserted is None:
         return found
     if not sink.keys:
         found.append(problem(sink, "upserts need keys: name the columns that tell rows apart"))
@@ -230,7 +200,30 @@ def upsert_problems(sink: Sink, frame: DataFrame, sources: Sequence[Source] = ()
             given = repr(sink.apply_as_deletes)
             text = f"apply_as_deletes: {given} is no condition: {sentence(wrong)}"
             found.append(problem(sink, text))
+    same = "Spark cannot tell two of these apart, name another column"
+    found += type_problems(sink, "keys", sink.keys, frame, is_comparable, same)
+    greater = "Spark cannot tell which of two is greater, name another column"
+    by = () if sink.sequence_by is None else (sink.sequence_by,)
+    found += type_problems(sink, "sequence_by", by, frame, is_comparable, greater)
     return found
+
+
+def lacks_sequence(sink: Sink, frame: DataFrame) -> bool:
+    """Whether nothing tells which of two rows of a key is newer, and nothing was said about it."""
+    table = sink.upserted
+    if table is None or "_offset" in frame.columns:
+        return False
+    return not sequence_of(table, frame.columns)
+
+
+def rows_identity(sink: TableSink) -> dict[str, Any]:
+    """What names a row, and what tells which is newer: stored rows were compared by it."""
+    named: dict[str, Any] = {"key": list(sink.keys)}
+    if sink.sequence_by is not None:
+        named["sequence_by"] = sink.sequence_by
+    if sink.stored_as_scd_type != 1:
+        named["scd_type"] = f"of type {sink.stored_as_scd_type}"
+    return named
 
 
 def _sequence_problems(
@@ -274,18 +267,3 @@ def _sequence_problems(
         )
         return [problem(sink, text)]
     return []
-
-
-def column_problems(sink: Sink, what: str, names: Sequence[str], frame: DataFrame) -> list[Problem]:
-    found = []
-    for name in names:
-        if name not in frame.columns:
-            near = get_close_matches(name, frame.columns, 1)
-            hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(frame.columns)}"
-            text = f"{what}: {sink.input} has no column {name}; {hint}"
-            found.append(problem(sink, text))
-    return found
-
-
-def problem(sink: Sink, text: str) -> Problem:
-    return Problem(f"sink {sink.name}: {text}", sink.place)

@@ -15,40 +15,42 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from ottla.pipelines.language.model import Source, TopicSource
+from ottla.pipelines.language.model import Source
 from ottla.spark.columns import ARROW, spark_schema
-from ottla.spark.formats import Format, typed_batch, typed_schema
+from ottla.spark.formats import ERROR_COLUMN, Format, typed_batch, typed_schema
 from ottla.spark.options import LetterOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-ERROR: Final = "_error"
 FILE: Final = "_file"
 RAW_KEY: Final = "_raw_key"
 RAW_VALUE: Final = "_raw_value"
 HEADERS: Final = "headers"
 
 
-def good_rows(decoded: DataFrame, source: Source) -> DataFrame:
+def good_rows(decoded: DataFrame, source: Source, place: Column | None) -> DataFrame:
     """The rows without an error, counted as `source:<name>`; `_error` is still there.
 
     Spark may evaluate the filters of a query in any order and a bad row's fields are null, so that
     a WHERE of the user's could hide it. Filters are not moved past an observation: the check for
-    `fail` stands behind it, seen from the user's SQL.
+    `fail` comes before it.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
-    has_errors = ERROR in decoded.columns
+    has_errors = ERROR_COLUMN in decoded.columns
     frame = decoded
     if has_errors and source.bad_records.do == "fail":
-        line = F.concat(_place(source), F.lit(": "), F.translate(ERROR, "\n\r", "  "))
+        assert place is not None, "what is parsed comes from somewhere"
+        line = F.concat(place, F.lit(": "), F.translate(ERROR_COLUMN, "\n\r", "  "))
         frame = frame.where(
-            F.when(F.col(ERROR).isNull(), True).otherwise(F.raise_error(line).cast("boolean"))
+            F.when(F.col(ERROR_COLUMN).isNull(), True).otherwise(
+                F.raise_error(line).cast("boolean")
+            )
         )
-    frame = _counted(frame, source, bad=F.col(ERROR) if has_errors else None)
+    frame = _counted(frame, source, bad=F.col(ERROR_COLUMN) if has_errors else None)
     if has_errors and source.bad_records.do != "fail":
-        frame = frame.where(F.col(ERROR).isNull())
+        frame = frame.where(F.col(ERROR_COLUMN).isNull())
     return frame
 
 
@@ -66,18 +68,8 @@ def bad_rows(decoded: DataFrame) -> DataFrame | None:
 
     if RAW_VALUE not in decoded.columns:
         return None
-    bad = decoded.where(F.col(ERROR).isNotNull())
-    return bad.select(F.col(RAW_VALUE).alias("value"), F.col(ERROR).alias("reason"))
-
-
-def _place(source: Source) -> Column:
-    from pyspark.sql import functions as F  # noqa: N812
-
-    if not isinstance(source, TopicSource):
-        return F.concat(F.lit("file "), F.col(FILE))
-    return F.concat(
-        F.lit("topic "), "topic", F.lit(" partition "), "partition", F.lit(" offset "), "offset"
-    )
+    bad = decoded.where(F.col(ERROR_COLUMN).isNotNull())
+    return bad.select(F.col(RAW_VALUE).alias("value"), F.col(ERROR_COLUMN).alias("reason"))
 
 
 # ------------------------------------------------------------------------ decoding in a Python task
@@ -104,7 +96,7 @@ class Decoder:
             f"{name} {kind}" for name, kind in self.columns if name in self._passed()
         )
         raw = ", ".join(f"_raw_{name} BINARY" for name in self._messages())
-        return ", ".join(filter(None, (typed, passed, f"{ERROR} STRING", raw)))
+        return ", ".join(filter(None, (typed, passed, f"{ERROR_COLUMN} STRING", raw)))
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         decoded = map(self._decoded, batches)
@@ -120,11 +112,13 @@ class Decoder:
         names = self._messages()
         # Spark's settings decide how wide its Arrow strings are.
         raw = {name: batch.column(name).cast(ARROW[name]) for name in names}
-        formed = typed_batch(pa.RecordBatch.from_pydict(raw), (*names, ERROR), self.key, self.value)
-        errors = formed.column(ERROR)
+        formed = typed_batch(
+            pa.RecordBatch.from_pydict(raw), (*names, ERROR_COLUMN), self.key, self.value
+        )
+        errors = formed.column(ERROR_COLUMN)
         arrays = {name: formed.column(name) for name in names}
         arrays |= {name: batch.column(name) for name in self._passed()}
-        arrays[ERROR] = errors
+        arrays[ERROR_COLUMN] = errors
         is_bad, nothing = errors.is_valid(), pa.scalar(None, pa.binary())
         for name in names:
             arrays[f"_raw_{name}"] = pc.if_else(is_bad, raw[name], nothing)
@@ -139,7 +133,7 @@ class Posting:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
-            errors = batch.column(ERROR)
+            errors = batch.column(ERROR_COLUMN)
             if errors.null_count < len(errors):
                 from ottla.spark.letters import write_file_letters
 

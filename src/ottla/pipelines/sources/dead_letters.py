@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ottla.pipelines.language.model import Source, TopicSource
 from ottla.pipelines.sources import schemas
-from ottla.spark.formats import typed_batch
+from ottla.spark.formats import ERROR_COLUMN, typed_batch
 from ottla.spark.letters import CUT, OF_FILE, OF_TOPIC
 from ottla.wire.records import Record
 
@@ -90,7 +90,7 @@ def errors_now(source: Source, messages: Sequence[Record]) -> list[str | None]:
             "value": pa.array([one.value for one in messages], pa.binary()),
         }
     )
-    errors: list[str | None] = typed_batch(batch, ("_error",), key, value).column(0).to_pylist()
+    errors: list[str | None] = typed_batch(batch, (ERROR_COLUMN,), key, value).column(0).to_pylist()
     return errors
 
 

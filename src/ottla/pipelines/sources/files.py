@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ottla.pipelines.language.model import FileSource, Pipeline
-from ottla.pipelines.language.problems import BadPipeline, Problem
+from ottla.pipelines.language.problems import BadPipeline
 from ottla.pipelines.sources import schemas
-from ottla.pipelines.sources.bad_records import ERROR, FILE, RAW_VALUE, Decoder, Posting, decode
-from ottla.spark.formats import Format, arrow_type, spark_type
+from ottla.pipelines.sources.bad_records import FILE, RAW_VALUE, Decoder, Posting, decode
+from ottla.pipelines.sources.contract import GivenFiles, Letters, Offsets, SourceKind
+from ottla.pipelines.sources.rows import fields, opened
+from ottla.pipelines.sources.schemas import bad_source
+from ottla.pipelines.views.columns import quote
+from ottla.pipelines.views.graph import Opened
+from ottla.spark.formats import ERROR_COLUMN, Format, arrow_type, spark_type
 from ottla.spark.formats_avro import BadFile, file_schema, parse_file
-from ottla.spark.options import LetterOptions
+from ottla.spark.options import BadOption, LetterOptions, letter_sink
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -40,7 +45,47 @@ def located(pipeline: Pipeline, path: str) -> str:
     return str(pipeline.file.absolute().parent / path)
 
 
-def shape(source: FileSource) -> StructType | None:
+class Files(SourceKind[FileSource]):
+    def open(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        source: FileSource,
+        letters: Letters | None,
+        start: Offsets | None,
+    ) -> Opened:
+        from pyspark.sql import functions as F  # noqa: N812
+
+        posted = None if letters is None else _letter_options(pipeline, source)
+        rows = _read(spark, pipeline, source, posted)
+        if source.format == "parquet":
+            return opened(rows, source)
+        place = F.concat(F.lit("file "), F.col(FILE))
+        return opened(rows, source, place=place, columns=_values)
+
+    def shape(self, source: FileSource) -> StructType | None:
+        return _shape(source)
+
+    def identity(self, source: FileSource) -> dict[str, Any]:
+        return {"kind": "files", "path": source.path}
+
+    def is_stream(self, source: FileSource) -> bool:
+        return source.read == "stream"
+
+    def has_bad_records(self, source: FileSource) -> bool:
+        return source.format != "parquet"
+
+    def stand_in(
+        self, spark: SparkSession, pipeline: Pipeline, source: FileSource, given: GivenFiles
+    ) -> Opened:
+        return self.open(spark, pipeline, given.files(source), None, None)
+
+
+def _values(rows: DataFrame) -> DataFrame:
+    return rows.select(fields(rows, "value"))
+
+
+def _shape(source: FileSource) -> StructType | None:
     if source.format in ("parquet", "avro") and source.schema is None:
         return None
     if source.format == "parquet":
@@ -50,11 +95,18 @@ def shape(source: FileSource) -> StructType | None:
     return schemas.fields_of(form)
 
 
-def read(
-    spark: SparkSession,
-    pipeline: Pipeline,
-    source: FileSource,
-    letters: LetterOptions | None = None,
+def _letter_options(pipeline: Pipeline, source: FileSource) -> LetterOptions:
+    kafka = {f"kafka.{name}": value for name, value in pipeline.kafka.items()}
+    options = {name.lower(): text for name, text in kafka.items()}
+    try:
+        sink = letter_sink({"bootstrap": pipeline.bootstrap, **options}, source.bad_records.topic)
+    except BadOption as wrong:
+        raise bad_source(source, str(wrong)) from wrong
+    return LetterOptions(sink, pipeline.name, source.name)
+
+
+def _read(
+    spark: SparkSession, pipeline: Pipeline, source: FileSource, letters: LetterOptions | None
 ) -> DataFrame:
     """Rows with `value`, `_error`, `_file` and `_raw_value`; Parquet with its own columns."""
     from pyspark.errors import AnalysisException
@@ -75,7 +127,7 @@ def read(
                 return _posted(_read_avro(spark, source, path), letters)
     except AnalysisException as wrong:
         if wrong.getCondition() == "PATH_NOT_FOUND":
-            raise _problem(
+            raise bad_source(
                 source, f"nothing is found at {path}: make the directory, or correct the path"
             ) from wrong
         raise
@@ -117,7 +169,7 @@ def _read_csv(spark: SparkSession, source: FileSource, path: str) -> DataFrame:
     from pyspark.sql import functions as F  # noqa: N812
     from pyspark.sql.types import StringType, StructType
 
-    wanted = shape(source)
+    wanted = _shape(source)
     assert wanted is not None
     whole = StructType([*wanted.fields]).add(CORRUPT, StringType())
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": CORRUPT}
@@ -125,7 +177,7 @@ def _read_csv(spark: SparkSession, source: FileSource, path: str) -> DataFrame:
         # A header with other names is an error; Spark's default is to go by the places alone.
         options["enforceSchema"] = "false"
     frame: DataFrame = _reader(spark, source, "csv").options(**options).schema(whole).load(path)
-    columns = [F.col(f"`{name.replace('`', '``')}`") for name in wanted.names]
+    columns = [F.col(quote(name)) for name in wanted.names]
     shown = F.substring(CORRUPT, 1, SHOWN_CHARS)
     # Spark notices a wrong field only where somebody wants that field: this wants them all.
     is_read = F.xxhash64(*columns) != F.lit(0)
@@ -136,7 +188,7 @@ def _read_csv(spark: SparkSession, source: FileSource, path: str) -> DataFrame:
     return frame.select(
         F.struct(*columns).alias("value"),
         F.col("_metadata.file_path").alias(FILE),
-        error.alias(ERROR),
+        error.alias(ERROR_COLUMN),
         F.col(CORRUPT).cast("binary").alias(RAW_VALUE),
     )
 
@@ -146,10 +198,10 @@ def _read_parquet(spark: SparkSession, source: FileSource, path: str) -> DataFra
     from pyspark.errors import AnalysisException
 
     if source.bad_records.do == "dead_letter":
-        raise _problem(
+        raise bad_source(
             source, "a Parquet file has no bad records to send to a topic: choose fail or drop"
         )
-    wanted = shape(source)
+    wanted = _shape(source)
     if wanted is None:
         try:
             wanted = spark.read.options(**source.options).parquet(path).schema
@@ -172,7 +224,7 @@ def _read_avro(spark: SparkSession, source: FileSource, path: str) -> DataFrame:
     files: DataFrame = _reader(spark, source, "binaryFile").schema(_BINARY_FILE).load(path)
     named = files.select(F.col("content"), F.col("path").alias(FILE))
     kind = spark_type(Format("avro", schema))
-    columns = f"value {kind}, {FILE} STRING, {ERROR} STRING, {RAW_VALUE} BINARY"
+    columns = f"value {kind}, {FILE} STRING, {ERROR_COLUMN} STRING, {RAW_VALUE} BINARY"
     return named.mapInArrow(AvroFiles(schema), columns)
 
 
@@ -183,7 +235,7 @@ def _schema_of_first(spark: SparkSession, source: FileSource, path: str) -> str:
     if not found:
         raise _no_schema(source, path)
     if found[0].error is not None:
-        raise _problem(
+        raise bad_source(
             source, f"{found[0].error}: give the schema, or put a file there that is Avro"
         )
     return str(found[0].schema)
@@ -231,7 +283,7 @@ def _batch(values: pa.Array, path: str, error: str | None) -> pa.RecordBatch:
         {
             "value": values,
             FILE: pa.repeat(pa.scalar(path, pa.string()), count),
-            ERROR: pa.repeat(pa.scalar(error, pa.string()), count),
+            ERROR_COLUMN: pa.repeat(pa.scalar(error, pa.string()), count),
             # The bytes of a whole file are too much for a message: its name is in the headers.
             RAW_VALUE: pa.nulls(count, pa.binary()),
         }
@@ -239,12 +291,8 @@ def _batch(values: pa.Array, path: str, error: str | None) -> pa.RecordBatch:
 
 
 def _no_schema(source: FileSource, path: str) -> BadPipeline:
-    return _problem(
+    return bad_source(
         source,
         f"there is no {source.format} file in {path} to take the schema from: "
         "give the schema, or put a first file there",
     )
-
-
-def _problem(source: FileSource, text: str) -> BadPipeline:
-    return BadPipeline([Problem(f"source {source.name}: {text}", source.place)])

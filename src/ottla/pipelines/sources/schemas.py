@@ -104,14 +104,14 @@ def _checked(
         return Format("string")
     if schema is None or not schema.strip():
         example = "id BIGINT, name STRING" if kind == "json" else '{"type": "record", …}'
-        raise _problem(
+        raise bad_source(
             source, f"the {what}schema is missing: {kind} needs one, for example {example}"
         )
     form = Format("avro" if kind == "avro" else "json", schema, schema_ids, writers)
     try:
         arrow_type(form)
     except BadSchema as wrong:
-        raise _problem(source, f"the {what}schema cannot be read: {wrong}") from wrong
+        raise bad_source(source, f"the {what}schema cannot be read: {wrong}") from wrong
     return form
 
 
@@ -120,15 +120,15 @@ def _check_names(source: TopicSource, names: list[str]) -> None:
     taken = {*MESSAGE_COLUMNS, *([HEADERS_COLUMN] if source.headers else [])}
     for name in names:
         if name.lower() in taken:
-            raise _problem(
+            raise bad_source(
                 source,
                 f"the schema has a field {name}, which is a column of every message: "
                 f"choose the format string and take the value apart in SQL",
             )
 
 
-def _problem(source: Source, text: str) -> BadPipeline:
-    return BadPipeline([Problem(f"source {source.name}: {text}", source.place)])
+def bad_source(source: Source, text: str) -> BadPipeline:
+    return BadPipeline([Problem(f"{source.subject}: {text}", source.place)])
 
 
 def _fields(kind: pa.DataType) -> list[dict[str, Any]]:

@@ -1,130 +1,79 @@
-"""Sources as Spark frames: good rows with the columns that SQL sees; bad ones are put aside."""
+"""Topics: messages in, rows out; bad ones are put aside."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final
 
-from ottla.pipelines.language.model import (
-    DeltaSource,
-    FileSource,
-    JdbcSource,
-    Pipeline,
-    RateSource,
-    Source,
-    TopicSource,
-    View,
-)
-from ottla.pipelines.language.problems import BadPipeline, Problem
-from ottla.pipelines.sources import files as file_sources
-from ottla.pipelines.sources import jdbc as table_sources
+from ottla.pipelines.language.model import Pipeline, TopicSource
 from ottla.pipelines.sources import schemas
-from ottla.pipelines.sources.bad_records import (
-    ERROR,
-    HEADERS,
-    Decoder,
-    bad_rows,
-    decode,
-    good_rows,
-    message_columns,
-)
-from ottla.pipelines.views.sql_views import time_problems
+from ottla.pipelines.sources.bad_records import HEADERS, Decoder, decode, message_columns
+from ottla.pipelines.sources.contract import GivenFiles, Letters, Offsets, SourceKind
+from ottla.pipelines.sources.rows import fields, opened
+from ottla.pipelines.sources.schemas import bad_source
+from ottla.pipelines.views.graph import Opened
 from ottla.spark.format_options import ids_text
+from ottla.spark.formats import ERROR_COLUMN
 from ottla.spark.offsets import to_document
-from ottla.spark.options import BadOption, LetterOptions, SourceOptions, letter_sink
+from ottla.spark.options import BadOption, SourceOptions
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-# As startingOffsets has them: by topic and partition.
-Offsets: TypeAlias = Mapping[str, Mapping[str, int]]
-
 _MESSAGE: Final = ("topic", "partition", "offset", "timestamp")
 
 
-@dataclass(frozen=True)
-class Letters:
-    """The dead letters of a source, for the one flow that writes them."""
+class Topics(SourceKind[TopicSource]):
+    def open(
+        self,
+        spark: SparkSession,
+        pipeline: Pipeline,
+        source: TopicSource,
+        letters: Letters | None,
+        start: Offsets | None,
+    ) -> Opened:
+        self.shape(source)  # What is wrong with the schemas is told before anything is asked.
+        names = ["key", "value", *_MESSAGE, *([HEADERS] if source.headers else [])]
+        options = {**_reading(pipeline, source), **_typing(source)}
+        if start is not None:
+            options = {
+                name: one for name, one in options.items() if not name.startswith("starting")
+            }
+            options["startingOffsets"] = json.dumps(start)
+        if self.has_bad_records(source):
+            names.append(ERROR_COLUMN)
+            if letters is not None:
+                options |= _letter_options(pipeline, source)
+                if letters.since:
+                    options["deadLettersFrom"] = json.dumps(letters.since)
+        return _opened(_load(spark, source, {**options, "columns": ",".join(names)}), source)
 
-    # Where they begin, in the form of startingOffsets; empty: with the first record that is read.
-    since: Offsets = field(default_factory=dict)
+    def shape(self, source: TopicSource) -> StructType:
+        return schemas.topic_shape(source)
 
+    def identity(self, source: TopicSource) -> dict[str, Any]:
+        return {"kind": "topic", "topics": sorted(source.topics)}
 
-@dataclass(frozen=True)
-class Opened:
-    """A source, ready to be used."""
-
-    # Good rows, observed as source:<name>, watermark and deduplication applied; stream or table.
-    frame: DataFrame
-    # Its bad records (value, reason) where they are at hand, for tests in the pipeline's file.
-    bad: DataFrame | None = None
-
-
-def open_source(
-    spark: SparkSession,
-    pipeline: Pipeline,
-    source: Source,
-    letters: Letters | None = None,
-    start: Offsets | None = None,
-) -> Opened:
-    """Raises BadPipeline where the file is wrong about the source, PipelineFailed for the rest.
-
-    With `letters` whoever reads the frame writes the source's dead letters; otherwise its bad
-    records are dropped, unless the source wants to fail. `start` is where a topic's first batch
-    begins, whatever the file says.
-    """
-    match source:
-        case TopicSource():
-            return _open_topic(spark, pipeline, source, letters, start)
-        case FileSource():
-            posted = None if letters is None else _file_letters(pipeline, source)
-            return opened(file_sources.read(spark, pipeline, source, posted), source)
-        case JdbcSource():
-            return opened(table_sources.read_jdbc(spark, source), source)
-        case DeltaSource():
-            return opened(table_sources.read_delta(spark, pipeline, source), source)
-        case RateSource():
-            return opened(table_sources.read_rate(spark, source), source)
-        case _:
-            raise TypeError(f"no source: {source!r}")
-
-
-def has_letters(source: Source) -> bool:
-    """Whether there may be some."""
-    return source.bad_records.do == "dead_letter" and has_bad_records(source)
-
-
-def has_bad_records(source: Source) -> bool:
-    """Bytes are never bad."""
-    if isinstance(source, TopicSource):
+    def has_bad_records(self, source: TopicSource) -> bool:
+        """Bytes are never bad."""
         return schemas.key_format(source) is not None or schemas.value_format(source) is not None
-    return isinstance(source, FileSource) and source.format != "parquet"
+
+    def stand_in(
+        self, spark: SparkSession, pipeline: Pipeline, source: TopicSource, given: GivenFiles
+    ) -> Opened:
+        return opened_bytes(given.messages(source), source)
 
 
-def shape(source: Source) -> StructType | None:
-    """The columns as SQL sees them, without broker or files; None: only the source itself knows."""
-    match source:
-        case TopicSource():
-            return schemas.topic_shape(source)
-        case FileSource():
-            return file_sources.shape(source)
-        case RateSource():
-            return table_sources.rate_shape()
-        case _:
-            return schemas.table_shape(source)
-
-
-def decoded(raw: DataFrame, source: TopicSource) -> DataFrame:
-    """Messages as bytes into what format("ottla") makes of them with the source's formats.
+def opened_bytes(raw: DataFrame, source: TopicSource) -> Opened:
+    """The source, of messages that are at hand.
 
     `raw` has value (binary), and key, topic, partition, offset, timestamp, headers where they are
-    known. Besides the typed columns there are `_error`, and `_raw_key` and `_raw_value` with the
-    bytes of bad rows.
+    known. It is decoded to what format("ottla") makes of it with the source's formats, and to
+    `_raw_key` and `_raw_value` with the bytes of bad rows.
     """
     from pyspark.sql import functions as F  # noqa: N812
 
@@ -139,94 +88,32 @@ def decoded(raw: DataFrame, source: TopicSource) -> DataFrame:
         )
     )
     key, value = schemas.key_format(source), schemas.value_format(source)
-    return decode(filled, Decoder(key, value, columns))
+    return _opened(decode(filled, Decoder(key, value, columns)), source)
 
 
-def opened(decoded: DataFrame, source: Source) -> Opened:
-    """Splits good from bad as the source wants it; observes, sets watermark, removes duplicates.
+def _opened(messages: DataFrame, source: TopicSource) -> Opened:
+    """`messages` as format("ottla") gives them."""
+    from pyspark.sql import functions as F  # noqa: N812
 
-    `decoded` is what `decoded()` makes, or format("ottla"); sources that are not topics may also
-    give their columns as they are, without `_error`.
-    """
-    frame = _columns(good_rows(decoded, source), source)
-    problems = time_problems(source, frame)
-    if problems:
-        raise BadPipeline(problems)
-    return Opened(timed(frame, source), bad_rows(decoded))
+    place = F.concat(
+        F.lit("topic "), "topic", F.lit(" partition "), "partition", F.lit(" offset "), "offset"
+    )
+    return opened(messages, source, place=place, columns=lambda rows: _columns(rows, source))
 
 
-def timed(frame: DataFrame, what: Source | View) -> DataFrame:
-    """With its watermark, and each row once among those that the watermark still waits for."""
-    from pyspark.errors import PySparkException
-
-    columns = list(what.deduplicate)
-    if columns and frame.isStreaming and what.watermark is None:
-        raise _problem(
-            what,
-            "deduplicate needs a watermark, which says for how long rows are remembered: "
-            "add watermark: {column: …, delay: 10 minutes}",
-        )
-    try:
-        if what.watermark is not None:
-            frame = frame.withWatermark(what.watermark.column, what.watermark.delay)
-        if columns:
-            # A table has no end to wait for, and Spark no such operation for it.
-            frame = (
-                frame.dropDuplicatesWithinWatermark(columns)
-                if frame.isStreaming
-                else frame.dropDuplicates(columns)
-            )
-    except PySparkException as wrong:
-        raise _problem(what, f"watermark or deduplicate: {_first_line(wrong)}") from wrong
-    return frame
-
-
-def _columns(frame: DataFrame, source: Source) -> DataFrame:
+def _columns(rows: DataFrame, source: TopicSource) -> DataFrame:
     """As SQL sees them."""
     from pyspark.sql import functions as F  # noqa: N812
 
-    if not isinstance(source, TopicSource):
-        if ERROR not in frame.columns:
-            return frame
-        return frame.select("value.*" if _is_struct(frame, "value") else "value")
     chosen = [
-        F.col("value.*" if _is_struct(frame, "value") else "value"),
+        F.col(fields(rows, "value")),
         F.col("key").alias("_key"),
         *(F.col(name).alias(f"_{name}") for name in _MESSAGE),
         F.col("value").isNull().alias("_tombstone"),
     ]
     if source.headers:
         chosen.append(F.col(HEADERS).alias(schemas.HEADERS_COLUMN))
-    return frame.select(*chosen)
-
-
-def _is_struct(frame: DataFrame, column: str) -> bool:
-    return frame.schema[column].dataType.typeName() == "struct"
-
-
-# --------------------------------------------------------------------------------------- topics
-
-
-def _open_topic(
-    spark: SparkSession,
-    pipeline: Pipeline,
-    source: TopicSource,
-    letters: Letters | None,
-    start: Offsets | None,
-) -> Opened:
-    schemas.topic_shape(source)  # What is wrong with the schemas is told before anything is asked.
-    names = ["key", "value", *_MESSAGE, *([HEADERS] if source.headers else [])]
-    options = {**_reading(pipeline, source), **_typing(source)}
-    if start is not None:
-        options = {name: text for name, text in options.items() if not name.startswith("starting")}
-        options["startingOffsets"] = json.dumps(start)
-    if has_bad_records(source):
-        names.append(ERROR)
-        if letters is not None:
-            options |= _letter_options(pipeline, source)
-            if letters.since:
-                options["deadLettersFrom"] = json.dumps(letters.since)
-    return opened(_load(spark, source, {**options, "columns": ",".join(names)}), source)
+    return rows.select(*chosen)
 
 
 def _load(spark: SparkSession, source: TopicSource, options: dict[str, str]) -> DataFrame:
@@ -256,7 +143,7 @@ def letters_between(
         "assign": json.dumps(partitions),
         "startingOffsets": json.dumps(to_document(start)),
         "endingOffsets": json.dumps(to_document(end)),
-        "columns": ",".join(["key", "value", ERROR]),
+        "columns": ",".join(["key", "value", ERROR_COLUMN]),
         "failOnDataLoss": "false",
         **_letter_options(pipeline, source),
     }
@@ -280,7 +167,7 @@ def _parsed(source: TopicSource, options: Mapping[str, str]) -> SourceOptions:
     try:
         return SourceOptions.parse(lower, streaming=True)
     except BadOption as wrong:
-        raise _problem(source, str(wrong)) from wrong
+        raise bad_source(source, str(wrong)) from wrong
 
 
 def _reading(pipeline: Pipeline, source: TopicSource) -> dict[str, str]:
@@ -295,23 +182,13 @@ def _reading(pipeline: Pipeline, source: TopicSource) -> dict[str, str]:
     return options | dict(source.options)
 
 
-def _file_letters(pipeline: Pipeline, source: FileSource) -> LetterOptions:
-    kafka = {f"kafka.{name}": value for name, value in pipeline.kafka.items()}
-    options = {name.lower(): text for name, text in kafka.items()}
-    try:
-        sink = letter_sink({"bootstrap": pipeline.bootstrap, **options}, source.bad_records.topic)
-    except BadOption as wrong:
-        raise _problem(source, str(wrong)) from wrong
-    return LetterOptions(sink, pipeline.name, source.name)
-
-
 def _starting(source: TopicSource) -> dict[str, str]:
     if source.start in ("earliest", "latest"):
         return {"startingOffsets": source.start}
     try:
         at = datetime.fromisoformat(source.start)
     except ValueError as wrong:
-        raise _problem(
+        raise bad_source(
             source,
             f"start is {source.start!r}; wanted: earliest, latest or a time such as "
             "2026-01-31T12:00:00Z",
@@ -339,12 +216,3 @@ def _typing(source: TopicSource) -> dict[str, str]:
             options["avroFraming"] = "confluent"
             options[f"{column}SchemaIds"] = ids_text(form)
     return options
-
-
-def _problem(what: Source | View, text: str) -> BadPipeline:
-    kind = "view" if isinstance(what, View) else "source"
-    return BadPipeline([Problem(f"{kind} {what.name}: {text}", what.place)])
-
-
-def _first_line(error: BaseException) -> str:
-    return str(error).strip().partition("\n")[0]

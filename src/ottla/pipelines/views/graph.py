@@ -11,21 +11,31 @@ from typing import TYPE_CHECKING, Any, Final
 
 from ottla.pipelines.language.model import Pipeline, PythonFunction, Sink, Source, Sql, View
 from ottla.pipelines.language.problems import BadPipeline, Place, Problem
+from ottla.pipelines.views.event_time import time_problems, timed
 from ottla.pipelines.views.python_views import SPARK, BesideTheFile, inputs_of
 from ottla.pipelines.views.spark_errors import one_line, quiet
-from ottla.pipelines.views.sql_views import BadView, sql_frame, time_problems
+from ottla.pipelines.views.sql_views import BadView, sql_frame
 from ottla.spark.option_values import nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from ottla.pipelines.sources.topic import Opened
-
 # transformWithState works with no other state store. Queries that have a checkpoint keep theirs.
 STATE_STORE: Final = "spark.sql.streaming.stateStore.providerClass"
 ROCKS_DB: Final = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 
-Open = Callable[[Source], "Opened"]
+
+@dataclass(frozen=True)
+class Opened:
+    """A source, ready to be used."""
+
+    # Good rows, observed as source:<name>, watermark and deduplication applied; stream or table.
+    frame: DataFrame
+    # Its bad records (value, reason) where they are at hand, for tests in the pipeline's file.
+    bad: DataFrame | None = None
+
+
+Open = Callable[[Source], Opened]
 
 
 @dataclass(frozen=True)
@@ -231,8 +241,6 @@ class Resolver:
         return name
 
     def _timed(self, view: View, frame: DataFrame) -> DataFrame:
-        from ottla.pipelines.sources.topic import timed
-
         problems = time_problems(view, frame)
         if problems:
             raise BadPipeline(problems)

@@ -12,19 +12,22 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipelines.jars import DRIVERS, delta_advice, needed_class
+from ottla.pipelines.jars import DRIVERS, Jar, delta_advice
 from ottla.pipelines.language.model import (
     DeltaSink,
     FileSink,
     JdbcSink,
     JdbcSource,
     Pipeline,
+    Source,
     TopicSource,
 )
 from ottla.pipelines.language.problems import PipelineFailed, Place
 from ottla.pipelines.launch import session
 from ottla.pipelines.launch.jvm import submit_arguments
 from ottla.pipelines.launch.session import environment, local_cores, settings_of, start_session
+from ottla.pipelines.sinks.kinds import sink_kind
+from ottla.pipelines.sources.kinds import source_kind
 
 PLACE = Place(Path("p.yaml"), 1, 1)
 LAKE = DeltaSink(name="lake", place=PLACE, input="a", path="/lake")
@@ -243,14 +246,17 @@ def test_what_a_part_of_a_pipeline_needs() -> None:
     def jdbc(url: str, **options: str) -> JdbcSource:
         return JdbcSource(name="a", place=PLACE, url=url, table="t", options=options)
 
-    assert needed_class(jdbc("jdbc:postgresql://h/db"), "4.3.0") == DRIVERS["postgresql"]
-    assert needed_class(jdbc("jdbc:somedb://h/db"), "4.3.0") is None
-    own = needed_class(jdbc("jdbc:postgresql://h/db", Driver="my.Driver"), "4.3.0")
+    def needed(source: Source) -> Jar | None:
+        return source_kind(source).needed_jar(source, "4.3.0")
+
+    assert needed(jdbc("jdbc:postgresql://h/db")) == DRIVERS["postgresql"]
+    assert needed(jdbc("jdbc:somedb://h/db")) is None
+    own = needed(jdbc("jdbc:postgresql://h/db", Driver="my.Driver"))
     assert own is not None
-    assert own[0] == "my.Driver"
+    assert own.java_class == "my.Driver"
     sink = JdbcSink(name="b", place=PLACE, input="a", url="JDBC:PostgreSQL://h", table="t")
-    assert needed_class(sink, "4.3.0") == DRIVERS["postgresql"]
-    assert needed_class(TopicSource(name="c", place=PLACE, topics=("t",)), "4.3.0") is None
+    assert sink_kind(sink).needed_jar(sink, "4.3.0") == DRIVERS["postgresql"]
+    assert needed(TopicSource(name="c", place=PLACE, topics=("t",))) is None
 
 
 def test_delta_is_named_after_its_spark() -> None:

@@ -10,10 +10,11 @@ from ottla.pipelines.language.model import BadRecords, TopicSource
 from ottla.pipelines.language.problems import Place
 from ottla.pipelines.running import ownership
 from ottla.pipelines.running.checkpoints import COMMITS, OFFSETS, Local
-from ottla.pipelines.running.fingerprints import Document, identity
+from ottla.pipelines.running.fingerprints import Document
 from ottla.pipelines.running.handover import hand_over
 from ottla.pipelines.running.lag import Offsets
 from ottla.pipelines.running.ownership import HandOver, owners
+from ottla.pipelines.sources.kinds import identity
 from ottla.pipelines.views.graph import Flow
 from ottla.types import TopicPartition
 

@@ -10,7 +10,7 @@ TARGET = sql.Target("public", 'or"ders', {"id": "uuid", "v": "text", "at": "time
 
 
 def test_names_are_quoted_whatever_is_in_them() -> None:
-    assert sql.quote('a"; DROP TABLE x; --') == '"a""; DROP TABLE x; --"'
+    assert sql.sql_name('a"; DROP TABLE x; --') == '"a""; DROP TABLE x; --"'
     assert TARGET.name == '"public"."or""ders"'
 
 

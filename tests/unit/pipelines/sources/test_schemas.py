@@ -21,7 +21,7 @@ from ottla.pipelines.language.model import (
 )
 from ottla.pipelines.language.problems import BadPipeline, Place
 from ottla.pipelines.sources.files import located
-from ottla.pipelines.sources.topic import shape
+from ottla.pipelines.sources.kinds import shape
 
 PLACE = Place(Path("shop.yaml"), 4, 5)
 MESSAGE = "_topic:string,_partition:int,_offset:bigint,_timestamp:timestamp,_tombstone:boolean"
