@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ottla.pipelines.session import make_active
+from ottla.pipelines.running.attempts import make_active
 from ottla.testing import Broker
 from ottla.testing.broker import Setting
 from spark.kit import session

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.pipelines import class_archive
-from ottla.pipelines.session import PLAIN_FILES
+from ottla.pipelines.launch import class_archive
+from ottla.pipelines.launch.session import PLAIN_FILES
 from ottla.spark import quick_start
 from ottla.spark.startup.spark_home import spark_home
 

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from ottla.pipelines.lost_spark import Earlier, SparkLost
-from ottla.pipelines.problems import PipelineFailed
+from ottla.pipelines.language.problems import PipelineFailed
+from ottla.pipelines.running.lost_spark import Earlier, SparkLost
 from ottla.testing import Broker
 from ottla.testing.plugin import BrokerFactory
 from scenarios.polling import until

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipelines.environments import NAME
+from ottla.pipelines.launch.environments import NAME
 from ottla.testing.plugin import BrokerFactory
 from scenarios.polling import until
 from spark.kit import packed

@@ -11,11 +11,11 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 
-from ottla.pipelines.checkpoints import Local
-from ottla.pipelines.graph import Flow
-from ottla.pipelines.model import TopicSource
-from ottla.pipelines.problems import PipelineFailed
-from ottla.pipelines.starts import settled
+from ottla.pipelines.language.model import TopicSource
+from ottla.pipelines.language.problems import PipelineFailed
+from ottla.pipelines.running.checkpoints import Local
+from ottla.pipelines.running.starts import settled
+from ottla.pipelines.views.graph import Flow
 from ottla.spark.planning import CannotRead
 from ottla.testing import Broker
 from spark.conftest import MakeTopic
