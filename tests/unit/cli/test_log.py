@@ -128,9 +128,9 @@ def test_which_topics_are_compacted_is_read_from_snapshot_and_log(tmp_path: Path
     batches = b"".join(encode_snapshot(id, snapshot, NOW_MS, NOW_MS))
     (directory / f"{id}.checkpoint").write_bytes(batches)
     before = [TopicRecord("stale", gone)]
-    behind = [TopicRecord("b", second), TopicRecord("c", gone), RemoveTopicRecord(gone)]
+    after = [TopicRecord("b", second), TopicRecord("c", gone), RemoveTopicRecord(gone)]
     data = bytearray()
-    for base, records in ((8, before), (10, behind)):
+    for base, records in ((8, before), (10, after)):
         values = [framing.encode_record(record) for record in records]
         rows = [Record(base + at, NOW_MS, None, value) for at, value in enumerate(values)]
         data += encode_batch(rows, base_offset=base)

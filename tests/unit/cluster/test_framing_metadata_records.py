@@ -83,7 +83,7 @@ def test_a_type_of_a_newer_version_is_skipped():
         "frame version 2",
         "unknown version",
         "no body",
-        "garbage behind",
+        "garbage after it",
     ],
 )
 def test_what_is_no_frame_is_refused(value):
