@@ -1,4 +1,4 @@
-"""Elect the preferred leaders of partitions, or any leader where there is none (KIP-183, KIP-460)."""
+"""Elect the preferred leaders of partitions, or any where there is none (KIP-183, KIP-460)."""
 
 from ottla.wire.schema import INT8, INT16, INT32, STRING, Array, Message, Struct, field
 
