@@ -14,10 +14,11 @@ from enum import Enum
 from typing import Final, NamedTuple, TypeVar
 
 from ottla.cluster.configs import MIN_INSYNC_REPLICAS
-from ottla.cluster.directories import directory_of
+from ottla.cluster.directories import is_reserved
 from ottla.cluster.features import has_eligible_leaders
 from ottla.cluster.image import (
     NO_LEADER_CHANGE,
+    NO_RECOVERY_CHANGE,
     RECOVERED,
     RECOVERING,
     BrokerImage,
@@ -102,16 +103,20 @@ class Standing:
         directories = self._directories.get(node_id)
         if directories is None:
             return False
-        directory_id = directory_of(partition, node_id)
-        return directory_id is None or not directories or directory_id in directories
+        try:
+            directory_id = partition.directories[partition.replicas.index(node_id)]
+        except (ValueError, IndexError):
+            return True  # Nobody has said where it lies.
+        return not directories or directory_id in directories or is_reserved(directory_id)
 
     def is_settled(self, partition: PartitionImage) -> bool:
         """Whether there is a leader, and nobody in sync who cannot serve."""
-        return (
-            partition.leader != NO_NODE
-            and all(self.can_serve(replica, partition) for replica in partition.isr)
-            and self.distrusted.isdisjoint(partition.recovery.eligible)
-        )
+        if partition.leader == NO_NODE:
+            return False
+        for replica in partition.isr:
+            if not self.can_serve(replica, partition):
+                return False
+        return self.distrusted.isdisjoint(partition.recovery.eligible)
 
 
 def settled(
@@ -168,8 +173,13 @@ def changed(
 
 
 def _says_nothing(record: PartitionChangeRecord) -> bool:
-    bare = PartitionChangeRecord(partition_id=record.partition_id, topic_id=record.topic_id)
-    return record == bare
+    return (
+        record.leader == NO_LEADER_CHANGE
+        and record.isr is None
+        and record.eligible_leader_replicas is None
+        and record.last_known_elr is None
+        and record.leader_recovery_state == NO_RECOVERY_CHANGE
+    )
 
 
 def _eligible(

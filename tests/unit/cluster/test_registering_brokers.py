@@ -180,6 +180,19 @@ class TestComingBack:
         assert fleet.partition().isr == (2,)
         assert fleet.partition().leader == 2
 
+    @pytest.mark.parametrize("eligible", [False, True])
+    def test_of_two_that_fell_silent_together_only_the_one_with_proof_may_lead(self, eligible):
+        fleet = Fleet(1, 2, 3, eligible=eligible)
+        fleet.create("t", assignments={0: [1, 2]}, partitions=-1, factor=-1)
+        fleet.lose(1, 2)
+        partition = fleet.partition()
+        assert partition.leader == -1
+        assert partition.isr + partition.recovery.eligible == (1, 2)
+        fleet.come_back(1, clean=False)
+        assert fleet.partition().leader == -1
+        fleet.come_back(2, clean=True)
+        assert (fleet.partition().leader, fleet.partition().isr) == (2, (2,))
+
     def test_with_many_partitions_it_waits_until_it_has_left_them_all(self, monkeypatch):
         monkeypatch.setattr(sweep, "RECORDS_PER_STEP", 2)
         fleet = Fleet(1, 2)
