@@ -227,7 +227,7 @@ class _Repair:
                 has_moved |= self._deal_with(partition, waiting, found)
             yield from (one.letter for one in found if one.letter.fate is not Fate.NOT_OURS)
         if has_moved and waiting:
-            # Those before them are behind them now: the order among them is kept.
+            # Those before them come after them now: the order among them is kept.
             self._move(partition, waiting)
             self._commit(partition, end)
 

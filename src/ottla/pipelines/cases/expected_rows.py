@@ -92,21 +92,21 @@ def typed(found: Any, kind: pa.DataType, path: str) -> Any:
         return _struct(found, kind, path)
     if pa.types.is_map(kind):
         if not isinstance(found, dict):
-            raise _refused(found, kind, path)
+            raise _misfit(found, kind, path)
         return {
             _map_key(key, kind.key_type, path): typed(value, kind.item_type, f"{path}[{key}]")
             for key, value in found.items()
         }
     if pa.types.is_list(kind):
         if not isinstance(found, list):
-            raise _refused(found, kind, path)
+            raise _misfit(found, kind, path)
         return [typed(one, kind.value_type, f"{path}[{at}]") for at, one in enumerate(found)]
     return _scalar(found, kind, path)
 
 
 def _struct(found: Any, kind: pa.DataType, path: str) -> dict[str, Any]:
     if not isinstance(found, dict):
-        raise _refused(found, kind, path)
+        raise _misfit(found, kind, path)
     names = [field.name for field in kind]
     for name in found:
         if name not in names:
@@ -130,51 +130,51 @@ def _map_key(key: str, kind: pa.DataType, path: str) -> Any:
 
 def _scalar(found: Any, kind: pa.DataType, path: str) -> Any:
     if pa.types.is_boolean(kind):
-        return found if isinstance(found, bool) else _refuse(found, kind, path)
+        return found if isinstance(found, bool) else _raise_misfit(found, kind, path)
     if pa.types.is_integer(kind):
         is_whole = isinstance(found, int) and not isinstance(found, bool)
-        return found if is_whole else _refuse(found, kind, path)
+        return found if is_whole else _raise_misfit(found, kind, path)
     if pa.types.is_floating(kind):
         return _float(found, kind, path)
     if pa.types.is_decimal(kind):
         return _decimal(found, kind, path)
     if not isinstance(found, str):
-        _refuse(found, kind, path)
+        _raise_misfit(found, kind, path)
     if kind == pa.string():
         return found
     value, error = row_parser(kind)(json.dumps(found).encode())
-    return _refuse(found, kind, path) if error else pa.scalar(value, kind).as_py()
+    return _raise_misfit(found, kind, path) if error else pa.scalar(value, kind).as_py()
 
 
 def _float(found: Any, kind: pa.DataType, path: str) -> float:
     if isinstance(found, str) and found in NOT_FINITE:
         return NOT_FINITE[found]
     if isinstance(found, bool) or not isinstance(found, int | Decimal):
-        _refuse(found, kind, path)
+        _raise_misfit(found, kind, path)
     try:
         value = float(found)
         return value if kind == pa.float64() else struct.unpack("f", struct.pack("f", value))[0]
     except OverflowError:
-        _refuse(found, kind, path)
+        _raise_misfit(found, kind, path)
 
 
 def _decimal(found: Any, kind: pa.DataType, path: str) -> Decimal:
     """Not rounded to the column's scale: 1.005 is never equal to a DECIMAL(10, 2)."""
     if isinstance(found, bool) or not isinstance(found, int | Decimal | str):
-        _refuse(found, kind, path)
+        _raise_misfit(found, kind, path)
     try:
         value = Decimal(found)
     except InvalidOperation:
-        _refuse(found, kind, path)
+        _raise_misfit(found, kind, path)
     if not value.is_finite():
-        _refuse(found, kind, path)
+        _raise_misfit(found, kind, path)
     return value
 
 
-def _refused(found: Any, kind: pa.DataType, path: str) -> BadLine:
+def _misfit(found: Any, kind: pa.DataType, path: str) -> BadLine:
     hint = "; write it in quotes" if kind == pa.string() else ""
     return BadLine(f"column {path}: {cut(json_text(found))} is not {to_ddl(kind)}{hint}")
 
 
-def _refuse(found: Any, kind: pa.DataType, path: str) -> NoReturn:
-    raise _refused(found, kind, path)
+def _raise_misfit(found: Any, kind: pa.DataType, path: str) -> NoReturn:
+    raise _misfit(found, kind, path)

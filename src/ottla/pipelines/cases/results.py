@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 from ottla.pipelines.cases.row_files import BadCase
-from ottla.pipelines.language.builder import BAD_SUFFIX
+from ottla.pipelines.language.keys import BAD_SUFFIX
 from ottla.pipelines.language.model import Pipeline, Sink, TableSink
 from ottla.pipelines.language.problems import Problem
 from ottla.pipelines.sinks import history
@@ -79,17 +79,17 @@ class Result:
 
         if not self._frame.isStreaming:
             return
-        refusals: list[AnalysisException] = []
+        errors: list[AnalysisException] = []
         for mode in self._modes():
             try:
                 self._start(mode, checkpoint / mode)
                 return
-            except AnalysisException as refused:
-                refusals.append(refused)
-        raise refusals[0]
+            except AnalysisException as error:
+                errors.append(error)
+        raise errors[0]
 
     def _modes(self) -> Sequence[str]:
-        """Spark's output modes to be tried: it refuses what it cannot do before a query starts."""
+        """Spark's output modes to be tried: what it cannot do it says before a query starts."""
         if self._table is not None:
             # The same for a query without aggregation, and only the second one takes outer joins.
             return ("update", "append")

@@ -15,7 +15,7 @@ from ottla.pipelines.cases.expected_rows import read_expected
 from ottla.pipelines.cases.results import Result, sink_for
 from ottla.pipelines.cases.row_files import BadCase, unknown
 from ottla.pipelines.cases.stand_ins import StandIns
-from ottla.pipelines.language.builder import BAD_SUFFIX
+from ottla.pipelines.language.keys import BAD_SUFFIX
 from ottla.pipelines.language.model import Case, Pipeline
 from ottla.pipelines.language.problems import BadPipeline, Place, Problem
 from ottla.pipelines.language.secrets import redact
@@ -106,7 +106,7 @@ def _session(spark: SparkSession, pipeline: Pipeline) -> SparkSession:
     """Views and settings of a test are its own."""
     session = spark.newSession()
     for name, value in {**SETTINGS, **pipeline.spark}.items():
-        # Those of the process were settled when it started.
+        # Those of the process can be set only before it starts.
         if session.conf.isModifiable(name):
             session.conf.set(name, value)
     session.conf.set("spark.sql.shuffle.partitions", SETTINGS["spark.sql.shuffle.partitions"])

@@ -43,7 +43,7 @@ class BrokerTopics(Mapping[str, int]):
 
 
 def broker_topics(pipeline: Pipeline) -> BrokerTopics | None:
-    """None when no broker answers; raises OttlaError for a login or a setting that is refused."""
+    """None when no broker answers; raises OttlaError for a wrong login or setting."""
     settings = replace(
         ClientSettings.from_kafka({"bootstrap.servers": pipeline.bootstrap, **pipeline.kafka}),
         connect_timeout_s=PATIENCE_S / 2,

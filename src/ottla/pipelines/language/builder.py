@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from ottla.pipelines.language.checker import Checker, Found, seconds
 from ottla.pipelines.language.document import Scalar, read_text, shown
+from ottla.pipelines.language.keys import BAD_SUFFIX
 from ottla.pipelines.language.model import (
     BadRecords,
     Case,
@@ -38,8 +39,6 @@ from ottla.pipelines.language.schema_rules import check_schemas
 from ottla.pipelines.language.variables import Variables
 from ottla.spark.spelling import nearest
 
-# A test may expect the bad records of a source.
-BAD_SUFFIX: Final = ".bad"
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
 
 

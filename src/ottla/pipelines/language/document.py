@@ -1,7 +1,7 @@
 """YAML into nodes that know where they stand.
 
 What a value means is left to the table of keys: here every scalar is text, so that `no` is a word
-and `1.10` keeps its zero. Anchors and aliases work; tags and merge keys (`<<`) are refused. Nodes
+and `1.10` keeps its zero. Anchors and aliases work; tags and merge keys (`<<`) are problems. Nodes
 are counted with what aliases repeat, so that no small file becomes a large one.
 """
 
@@ -265,7 +265,7 @@ _WORDS: Final = (
     (r"cannot start any token", "a value cannot begin with this character; put it in quotes"),
     (r"mapping values are not allowed", "a `: ` is not allowed here; put the value in quotes, or "
      "check the indentation"),
-    (r"could not find expected ':'", "a `:` is missing behind the key before this; add it, or "
+    (r"could not find expected ':'", "a `:` is missing after the key before this; add it, or "
      "check the indentation"),
     (r"unexpected end of stream", "the quote that begins here is never closed; close it"),
     (r"',' or '[\]}]'", "a list or mapping is not closed; add the missing comma or bracket before "
@@ -274,7 +274,7 @@ _WORDS: Final = (
     (r"escape", "a backslash in double quotes is an escape; double it, or use single quotes"),
     (r"sequence entries", "a `- ` is not allowed here; check the indentation"),
     (r"tag|URI|'!'", "tags (`!`) have no meaning here; remove it or put it in quotes"),
-    (r"indentation indicator|comment or a line break", "the text behind `|` or `>` begins on the "
+    (r"indentation indicator|comment or a line break", "the text after `|` or `>` begins on the "
      "next line; move it there"),
 )  # fmt: skip
 

@@ -6,6 +6,7 @@ docs/reference/pipeline.md (reference.py) are drawn from here.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
@@ -155,8 +156,9 @@ class Key:
 
 NAME: Final = r"[A-Za-z_][A-Za-z0-9_]*"
 PIPELINE_NAME: Final = r"[A-Za-z0-9][A-Za-z0-9._-]*"
-# A source with `.bad` behind it stands for its bad records.
-EXPECTED_NAME: Final = NAME + r"(\.bad)?"
+# A test may expect the bad records of a source, by its name with this after it.
+BAD_SUFFIX: Final = ".bad"
+EXPECTED_NAME: Final = rf"{NAME}({re.escape(BAD_SUFFIX)})?"
 CASE_NAME: Final = r"[A-Za-z0-9_][A-Za-z0-9_. -]*"
 TOPIC_NAME: Final = r"[a-zA-Z0-9._-]{1,249}"
 _ADDRESS: Final = r"([A-Za-z_]+://)?(\[[0-9A-Fa-f:.]+\]|[^\s,:/\[\]]+):[0-9]{1,5}"

@@ -2,7 +2,7 @@
 
 `pipeline.json` in it says what the flows' own checkpoints belong to (`fingerprints.py`). It is
 written before the first query starts; a run whose flows have changed in a way that a checkpoint
-cannot follow is refused before anything is read.
+cannot follow ends the run before anything is read.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class Store(Protocol):
 
 @contextmanager
 def held(spark: SparkSession, location: str) -> Iterator[Store]:
-    """One run at a time; a second one is refused. Elsewhere than on this machine nobody watches."""
+    """Raises BadPipeline for a second run, where the checkpoints are files of this machine."""
     path = local_path(location)
     if path is None:
         yield Remote(spark, location)
@@ -59,7 +59,7 @@ def held(spark: SparkSession, location: str) -> Iterator[Store]:
         path.mkdir(parents=True, exist_ok=True)
         lock = os.open(path / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise _refused(f"{location}: {error.strerror}; give another --checkpoint") from None
+        raise _bad_checkpoint(f"{location}: {error.strerror}; give another --checkpoint") from None
     try:
         _lock(lock, location)
         yield Local(path)
@@ -239,7 +239,7 @@ def _lock(lock: int, location: str) -> None:
     except BlockingIOError:
         who = os.pread(lock, 32, 0).decode(errors="replace").strip()
         process = f" (process {who})" if who.isdigit() else ""
-        raise _refused(
+        raise _bad_checkpoint(
             f"{location}: another run{process} is at work with this checkpoint; stop it, or give "
             "another --checkpoint"
         ) from None
@@ -252,7 +252,7 @@ def _read(store: Store, location: str) -> Document | None:
     if text is None:
         strangers = store.strangers()
         if strangers:
-            raise _refused(
+            raise _bad_checkpoint(
                 f"{location} is not a pipeline's checkpoint: it holds {', '.join(strangers[:3])} "
                 f"and no {NAME}; give an empty directory as --checkpoint"
             )
@@ -265,18 +265,18 @@ def _read(store: Store, location: str) -> Document | None:
     except (ValueError, TypeError, KeyError, AttributeError):
         version = None
     if version is not None:
-        raise _refused(
+        raise _bad_checkpoint(
             f"{location}/{NAME} has version {version}, this Ottla knows version {VERSION}; "
             "install the Ottla that wrote it, or give another --checkpoint"
         )
-    raise _refused(
+    raise _bad_checkpoint(
         f"{location}/{NAME} cannot be read; put it back as it was, or give another --checkpoint"
     )
 
 
 def _check_name(old: Mapping[str, Any], pipeline: Pipeline, location: str) -> None:
     if old["pipeline"] != pipeline.name:
-        raise _refused(
+        raise _bad_checkpoint(
             f"{location} is the checkpoint of the pipeline {old['pipeline']}, not of "
             f"{pipeline.name}; give another --checkpoint, or the pipeline its old name"
         )
@@ -290,7 +290,7 @@ def _problem(flow: Flow, one: Difference, location: str) -> Problem:
     )
 
 
-def _refused(text: str) -> BadPipeline:
+def _bad_checkpoint(text: str) -> BadPipeline:
     return BadPipeline([Problem(text)])
 
 

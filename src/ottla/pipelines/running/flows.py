@@ -34,7 +34,7 @@ class Own:
     starts: Mapping[str, Offsets]
 
 
-class Opening:
+class FlowFactory:
     def __init__(self, spark: SparkSession, pipeline: Pipeline) -> None:
         self._spark = spark
         self._pipeline = pipeline

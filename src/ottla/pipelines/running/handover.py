@@ -22,16 +22,20 @@ from ottla.pipelines.running.starts import STARTS
 from ottla.spark.offsets import from_document, to_document
 
 if TYPE_CHECKING:
-    from ottla.pipelines.running.flows import Opening
+    from ottla.pipelines.running.flows import FlowFactory
 
 
 def hand_over(
-    change: HandOver, noted: Document, store: Store, opening: Opening, tell: Callable[[str], None]
+    change: HandOver,
+    noted: Document,
+    store: Store,
+    factory: FlowFactory,
+    tell: Callable[[str], None],
 ) -> None:
     """Notes where the new owner's letters begin; raises PipelineFailed."""
     source, owner = change.source, change.owner
     if change.others and isinstance(source, TopicSource):
-        _begin_anew(change, source, noted, store, opening, tell)
+        _begin_anew(change, source, noted, store, factory, tell)
         return
     whose = f"the dead letters of source {source.name} are now written by flow {owner}"
     done = None
@@ -44,13 +48,13 @@ def hand_over(
         )
         return
     with _in_one_line(change):
-        done = _of_this_topic(done, opening.ends(source, done))
+        done = _of_this_topic(done, factory.ends(source, done))
     begun = _begun(change, source, noted, store)
     between = {one: end for one, end in begun.items() if end > done.get(one, 0)}
     if between:
         count = _count(done, between)
         tell(f"{whose}; reading {count} messages again for theirs, to where {owner} is")
-        _catch_up(change, source, done, between, opening)
+        _catch_up(change, source, done, between, factory)
     else:
         tell(f"{whose}, from where {change.former} has ended")
     since = {one: max(done.get(one, 0), begun.get(one, 0)) for one in done.keys() | begun.keys()}
@@ -62,7 +66,7 @@ def _begin_anew(
     source: TopicSource,
     noted: Document,
     store: Store,
-    opening: Opening,
+    factory: FlowFactory,
     tell: Callable[[str], None],
 ) -> None:
     """What the other readers have still to come to, and the owner will not read any more."""
@@ -75,14 +79,14 @@ def _begin_anew(
             f"flow {change.owner} begins anew; reading {_count(done, between)} messages again for "
             f"the dead letters of source {source.name}, from where the other flows are"
         )
-        _catch_up(change, source, done, between, opening)
+        _catch_up(change, source, done, between, factory)
 
 
 def _catch_up(
-    change: HandOver, source: TopicSource, start: Offsets, end: Offsets, opening: Opening
+    change: HandOver, source: TopicSource, start: Offsets, end: Offsets, factory: FlowFactory
 ) -> None:
     with _in_one_line(change):
-        opening.catch_up(source, {one: start.get(one, 0) for one in end}, end)
+        factory.catch_up(source, {one: start.get(one, 0) for one in end}, end)
 
 
 @contextmanager

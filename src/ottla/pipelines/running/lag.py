@@ -37,7 +37,7 @@ def positions(progress: Mapping[str, Any], key: str = "endOffset") -> list[Offse
     return [one for one in found if one is not None]
 
 
-def behind(
+def messages_left(
     sources: Sequence[Source], ends: Offsets, reached: Sequence[Offsets]
 ) -> dict[str, int | None]:
     """Messages per topic source. Where two sources read one topic, the slower counts for both."""

@@ -19,9 +19,9 @@ from ottla.pipelines.running import checkpoints, ownership, starts
 from ottla.pipelines.running.attempts import QueryAttempt, TableAttempt, make_active
 from ottla.pipelines.running.causes import JAVA_GONE, Cause, cause_of
 from ottla.pipelines.running.fingerprints import Document
-from ottla.pipelines.running.flows import Opening
+from ottla.pipelines.running.flows import FlowFactory
 from ottla.pipelines.running.handover import hand_over
-from ottla.pipelines.running.lag import Ends, Offsets, behind, newest, positions
+from ottla.pipelines.running.lag import Ends, Offsets, messages_left, newest, positions
 from ottla.pipelines.running.lost_spark import Earlier, SparkLost, untraced
 from ottla.pipelines.running.ownership import LETTERS
 from ottla.pipelines.running.progress import Batches, Progress, report_of
@@ -125,14 +125,14 @@ class Run:
         missing = missing_jars(spark, pipeline)
         if missing:
             raise BadPipeline(missing)
-        opening = Opening(spark, pipeline)
-        made = opening.flows()
+        factory = FlowFactory(spark, pipeline)
+        made = factory.flows()
         wrong = self._check(made)
         if wrong:
             raise BadPipeline(wrong)
         with ExitStack() as stack:
             store = stack.enter_context(checkpoints.held(spark, checkpoint))
-            flows = self._settled(opening, made, store, stop)
+            flows = self._continued(factory, made, store, stop)
             if flows is None:
                 return
             if not self._once:
@@ -142,7 +142,7 @@ class Run:
                 teller.ends = stack.enter_context(Ends(pipeline, topics))
             left = [flow for flow in flows if flow.name not in self.earlier.done]
             self._flows = [self.supervised(flow) for flow in left]
-            self._flows += self._postings(opening, flows)
+            self._flows += self._postings(factory, flows)
             names = ", ".join(flow.name for flow in left)
             teller.event(
                 "started", f"{pipeline.name} has started: {names}; checkpoint {checkpoint}"
@@ -151,9 +151,9 @@ class Run:
             is_stopped = stop.is_set() or stop_now.is_set()
             teller.event("stopped" if is_stopped else "done", teller.summary(is_stopped=is_stopped))
 
-    def _settled(
+    def _continued(
         self,
-        opening: Opening,
+        factory: FlowFactory,
         flows: Sequence[graph.Flow],
         store: checkpoints.Store,
         stop: threading.Event,
@@ -171,11 +171,11 @@ class Run:
         document |= {LETTERS: owned, STARTS: begins}
         for change in changes:
             hand_over(
-                change, document, store, opening, lambda text: self._teller.event("note", text)
+                change, document, store, factory, lambda text: self._teller.event("note", text)
             )
         checkpoints.note(store, document, old)
         self._store, self._noted = store, document
-        return opening.owned(flows, document)
+        return factory.owned(flows, document)
 
     def _begins(
         self,
@@ -188,7 +188,7 @@ class Run:
         patience = Patience(self._pipeline.restarts)
         while not stop.is_set():
             try:
-                return starts.settled(self._pipeline, streams, old, store)
+                return starts.of_new_flows(self._pipeline, streams, old, store)
             except OttlaError as error:
                 cause = cause_of(error)
                 pause_s = None if cause.is_missing_topic else patience.pause_s()
@@ -246,16 +246,16 @@ class Run:
             unfinished=self._teller.unfinished,
         )
 
-    def _postings(self, opening: Opening, flows: Sequence[graph.Flow]) -> list[Supervised]:
+    def _postings(self, factory: FlowFactory, flows: Sequence[graph.Flow]) -> list[Supervised]:
         """The letters of tables, once in a run."""
         named = {f"{source.name}.dead": source for source in ownership.tables(flows)}
         done = self.earlier.done
-        return [self._posting(opening, *one) for one in named.items() if one[0] not in done]
+        return [self._posting(factory, *one) for one in named.items() if one[0] not in done]
 
-    def _posting(self, opening: Opening, name: str, source: Source) -> Supervised:
+    def _posting(self, factory: FlowFactory, name: str, source: Source) -> Supervised:
         return Supervised(
             name,
-            lambda: TableAttempt(self._spark, name, lambda: opening.post(source)),
+            lambda: TableAttempt(self._spark, name, lambda: factory.post(source)),
             self._pipeline.restarts,
             failing=cause_of,
             restarting=self._teller.restarting,
@@ -328,7 +328,7 @@ class Teller:
         self._lag_due = now + LAG_EVERY_S
         known = self.ends.now()
         for name, reached in self._reached.items():
-            self._metrics.lag(name, behind(self._flows[name].sources, known, reached))
+            self._metrics.lag(name, messages_left(self._flows[name].sources, known, reached))
 
     def restarting(self, flow: str, pause_s: float, cause: Cause) -> None:
         if self._metrics is not None:
@@ -370,7 +370,7 @@ class Teller:
         self, flow: graph.Flow, progress: Progress, known: Offsets
     ) -> Mapping[str, int | None]:
         ends = newest(known, *positions(progress, "latestOffset"))
-        return behind(flow.sources, ends, self._reached[flow.name])
+        return messages_left(flow.sources, ends, self._reached[flow.name])
 
 
 def _trigger(pipeline: Pipeline, once: bool) -> dict[str, Any]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 STARTS: Final = "starts"
 
 
-def settled(
+def of_new_flows(
     pipeline: Pipeline, streams: Sequence[Flow], old: Document | None, store: Store
 ) -> dict[str, dict[str, Document]]:
     """By flow and source, for those without a batch yet whose start would move; asks brokers."""

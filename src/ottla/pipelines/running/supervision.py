@@ -143,7 +143,7 @@ class Supervised:
         return ended
 
     def is_at_work(self) -> bool:
-        """Whether stopping now would leave half a batch behind; asked after a `look`."""
+        """Whether stopping now would leave half a batch; asked after a `look`."""
         if self.is_over or self._attempt is None or self._attempt.is_over():
             return False
         # A batch that has ended since the last look is the one that was waited for.

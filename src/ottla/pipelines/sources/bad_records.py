@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 FILE: Final = "_file"
-RAW_KEY: Final = "_raw_key"
 RAW_VALUE: Final = "_raw_value"
 HEADERS: Final = "headers"
 

@@ -12,7 +12,7 @@ from ottla.spark.formats.spark_types import TIMESTAMP, TIMESTAMP_NTZ
 from ottla.spark.formats.typed_columns import BadSchema, Format, arrow_type
 
 if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import StructType
 
 HEADERS_COLUMN: Final = "_headers"
 
@@ -77,17 +77,6 @@ def fields_of(form: Format) -> StructType:
     from pyspark.sql.types import StructType
 
     return StructType.fromJson({"type": "struct", "fields": _fields(arrow_type(form))})
-
-
-def is_struct(form: Format | None) -> bool:
-    return form is not None and pa.types.is_struct(arrow_type(form))
-
-
-def spark_type(kind: pa.DataType) -> DataType:
-    from pyspark.sql.types import StructType
-
-    whole = StructType.fromJson({"type": "struct", "fields": [_field("value", _described(kind))]})
-    return whole["value"].dataType
 
 
 def _checked(

@@ -1,7 +1,7 @@
 """Python views: `module:function` beside the pipeline's file, frames in by name, a frame out.
 
 What lives beside the file is not installed anywhere, least of all on executors. So its modules are
-pickled by value into the functions that Spark ships, and leave nothing behind in this process.
+pickled by value into the functions that Spark ships, and nothing of them is left in this process.
 """
 
 from __future__ import annotations

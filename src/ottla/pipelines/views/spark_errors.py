@@ -224,7 +224,7 @@ def _without_condition(text: str) -> str:
 
 
 def _first_lines(text: str) -> str:
-    """The first line, without what Spark hangs behind it."""
+    """The first line, without what Spark appends to it."""
     return SQLSTATE.sub("", _cut(text)).strip().rstrip(";")
 
 

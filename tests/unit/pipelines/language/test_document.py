@@ -86,7 +86,7 @@ def test_aliases_repeat_what_an_anchor_holds() -> None:
          "quotes"),
         ("a: *nothing\n", "1:4: this alias (`*`) has no anchor before it; text goes in quotes"),
         ("a: &x [*x]\n", "1:8: this alias (`*`) has no anchor before it; text goes in quotes"),
-        ("a: |x\n  b\n", "1:5: the text behind `|` or `>` begins on the next line; move it there"),
+        ("a: |x\n  b\n", "1:5: the text after `|` or `>` begins on the next line; move it there"),
         ("a: 1\n---\nb: 2\n", "2:1: a second document begins here; keep one pipeline per file"),
         ("a: \x07\n", "1:4: a control character is no text in YAML; remove it"),
         ('a: 1\nb: "\\UFFFFFFFF"\n', "2:1: a number in this line is too large for YAML"),

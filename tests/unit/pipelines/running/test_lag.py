@@ -1,4 +1,4 @@
-"""How far behind its topics a flow is."""
+"""How many messages of its topics a flow has still to read."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from ottla.pipelines.language.model import RateSource, TopicSource
 from ottla.pipelines.language.problems import Place
-from ottla.pipelines.running.lag import behind, newest, positions
+from ottla.pipelines.running.lag import messages_left, newest, positions
 from ottla.types import TopicPartition
 
 PLACE = Place(Path("p.yaml"), 1, 1)
@@ -40,27 +40,27 @@ def test_positions_are_those_of_topics() -> None:
 
 def test_lag_is_per_source_and_over_all_its_topics() -> None:
     ends = {at("o", 0): 12, at("o", 1): 5, at("o2", 0): 4, at("s", 0): 7, at("x", 0): 99}
-    assert behind([ORDERS, CLOCK, SHOPS], ends, REACHED) == {"orders": 5, "shops": 0}
+    assert messages_left([ORDERS, CLOCK, SHOPS], ends, REACHED) == {"orders": 5, "shops": 0}
 
 
 def test_partition_that_is_not_read_yet_counts_whole() -> None:
     ends = {at("s", 0): 7, at("s", 1): 30}
-    assert behind([SHOPS], ends, REACHED) == {"shops": 30}
+    assert messages_left([SHOPS], ends, REACHED) == {"shops": 30}
 
 
 def test_an_old_answer_makes_no_negative_lag() -> None:
-    assert behind([SHOPS], {at("s", 0): 2}, REACHED) == {"shops": 0}
+    assert messages_left([SHOPS], {at("s", 0): 2}, REACHED) == {"shops": 0}
 
 
 def test_what_is_not_known_is_none() -> None:
-    assert behind([SHOPS], {}, REACHED) == {"shops": None}
-    assert behind([SHOPS], {at("s", 0): 2}, []) == {"shops": None}
+    assert messages_left([SHOPS], {}, REACHED) == {"shops": None}
+    assert messages_left([SHOPS], {at("s", 0): 2}, []) == {"shops": None}
 
 
 def test_the_slower_of_two_readers_counts() -> None:
     again = TopicSource(name="again", place=PLACE, topics=("s",))
     reached = [{at("s", 0): 2}, {at("s", 0): 7}]
-    assert behind([SHOPS, again], {at("s", 0): 9}, reached) == {"shops": 7, "again": 7}
+    assert messages_left([SHOPS, again], {at("s", 0): 9}, reached) == {"shops": 7, "again": 7}
 
 
 def test_the_newest_of_several_answers() -> None:

@@ -22,7 +22,7 @@ STYLES = {
     "literal with blank lines first": 'v: |-\n\n\n  SELECT one,\n    two FROM three WHERE four\n',
     "literal with its own indentation":
         'v: |2\n     SELECT one,\n   two FROM three\n  WHERE four\n',
-    "literal with a comment behind the sign":
+    "literal with a comment after the sign":
         'v: | # say SELECT\n  SELECT one, two\n  FROM three WHERE four\n',
     "literal with Windows' line ends":
         'v: |\r\n  SELECT one, two\r\n  FROM three\r\n  WHERE four\r\n',
