@@ -22,7 +22,8 @@ from typing import Final
 from bench.nodes import data_root
 from ottla.broker.storage.compaction_helper import CompactionHelper
 from ottla.broker.storage.disk import RealDisk
-from ottla.log.compaction import Compaction, CompactionJob, Source
+from ottla.log.compaction.job import CompactionJob, Source
+from ottla.log.compaction.rewrite import Compaction
 from ottla.log.segment import LOG, path_of
 from ottla.wire.compression import Compression
 from ottla.wire.records import Record, encode_batch, stamp

@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
 import ottla.spark
-from ottla.spark.quick import scratch
+from ottla.spark.startup.environment import scratch
 
 if TYPE_CHECKING:
     import pyarrow as pa

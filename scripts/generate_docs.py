@@ -24,7 +24,7 @@ from ottla.broker.network.router import APIS, NEVER_FLEXIBLE, Api
 from ottla.cli.reference import GENERATED, render_commands, render_settings
 from ottla.pipelines.json_schema import schema_text
 from ottla.pipelines.reference import render_pipeline
-from ottla.spark.reference import fill
+from ottla.spark.options.reference import fill
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 SPARK = REFERENCE.parent / "spark.md"

@@ -228,7 +228,7 @@ MUTANTS = (
     Mutant(
         "recovery believes batches whose CRC is wrong",
         "cut",
-        _replace("ottla.log.recovery:is_intact", lambda _: lambda *arguments: True),
+        _replace("ottla.log.opening.recovery:is_intact", lambda _: lambda *arguments: True),
     ),
     Mutant(
         "two directories of one name keep the broker from starting",

@@ -1,4 +1,4 @@
-"""What can go wrong, in the house's own words, and the one mapping to Kafka's codes."""
+"""Ottla's own errors, and the one mapping from them to Kafka's codes."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ class ErrorCode(IntEnum):
 
 
 class OttlaError(Exception):
-    """The root of everything this house raises about a request."""
+    """The base of all errors about a request."""
 
 
 class CannotStart(OttlaError):
@@ -124,7 +124,7 @@ class CorruptBatch(OttlaError):
 
 
 class TooLargeToOpen(CorruptBatch):
-    """A batch that becomes larger than anybody may need when it is opened."""
+    """A batch that becomes larger than the limit when it is opened."""
 
 
 class InvalidRecord(OttlaError):

@@ -47,7 +47,7 @@ class StateMachine(Protocol[R]):
     def decode(self, key: bytes | None, value: bytes | None) -> R | None:
         """The record, or None for a kind that this version does not know, which is skipped.
 
-        What it knows and cannot read it refuses, with OttlaError or MalformedMessage: that is
+        A record of a known kind that cannot be read raises OttlaError or MalformedMessage; it is
         reported, and then skipped as well.
         """
 

@@ -9,8 +9,7 @@ time ask the `Clock`.
 
 from __future__ import annotations
 
-from asyncio import Future
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Protocol, TypeVar
 
 from ottla.types import Now
@@ -39,8 +38,8 @@ class Random(Protocol):
 class Executor(Protocol):
     """Some threads for one purpose. Work is begun in the order in which it is given."""
 
-    def run(self, work: Callable[..., T], *arguments: Any) -> Future[T]:
-        """Blocking work, in a thread; the future is the running loop's."""
+    def run(self, work: Callable[..., T], *arguments: Any) -> Awaitable[T]:
+        """Blocking work, begun in a thread at once; what it returns or raises is for the loop."""
 
     def begin(self, work: Callable[[], object], then: Callable[[], object]) -> None:
         """As `run`, for work that raises nothing: `then` is called on the loop, without a turn

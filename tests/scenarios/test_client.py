@@ -25,7 +25,7 @@ from ottla.client.failures import (
     NotTrusted,
     OffsetOutOfRange,
 )
-from ottla.client.fetching import read_range
+from ottla.client.range_reader import read_range
 from ottla.client.security import Security
 from ottla.client.settings import ClientSettings
 from ottla.client.values import EARLIEST, LATEST, Fetched

@@ -23,7 +23,7 @@ from ottla.client.failures import (
     PartitionsFailed,
     Refused,
 )
-from ottla.client.fetching import read_range
+from ottla.client.range_reader import read_range
 from ottla.client.settings import ClientSettings, split_address
 from ottla.client.values import LATEST, Fetched
 from ottla.errors import CorruptBatch, ErrorCode, UnknownTopicOrPartition

@@ -213,7 +213,7 @@ transaction.state.log.min.isr=1
         shell.run("produce", "orders", stdin="1\n")
         (facts,) = shell.rows("node", "status")
         assert facts["brokers"] == [f"1@{address}"]
-    shown = alone.run("config", "show", str(file), "--changed", "--json")
+    shown = alone.run("settings", "show", str(file), "--changed", "--json")
     assert shown.stderr.startswith("Without effect on this broker: controller.listener.names, ")
     values = {row["name"]: row["value"] for row in map(json.loads, shown.stdout.splitlines())}
     assert values["listeners"] == "PLAINTEXT://127.0.0.1:0"

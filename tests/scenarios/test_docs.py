@@ -1,4 +1,4 @@
-"""What the documents promise: README's commands run, the references are up to date."""
+"""What the documents promise: commands on them run, the references are up to date."""
 
 from __future__ import annotations
 
@@ -63,16 +63,17 @@ def test_blocks_are_found_and_those_not_to_be_run_are_left_out() -> None:
     assert blocks_of(text) == [Block("bash", "echo 1\n", 3), Block("python", "x = 1\n", 11)]
 
 
-def test_readmes_code_blocks_run(tmp_path: Path) -> None:
+def test_the_code_blocks_for_those_who_try_it_run(tmp_path: Path) -> None:
     """In one directory, one after the other, against one fresh broker instead of 127.0.0.1:9092."""
-    blocks = blocks_of((ROOT / "README.md").read_text())
+    pages = ("README.md", "docs/command-line.md", "docs/testing.md")
+    blocks = [(page, block) for page in pages for block in blocks_of((ROOT / page).read_text())]
     with Broker() as broker:
         environment = {
             **os.environ,
             "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
             "OTTLA_BOOTSTRAP": broker.bootstrap,
         }
-        for block in blocks:
+        for page, block in blocks:
             local = block._replace(
                 code=re.sub(r"(127\.0\.0\.1|localhost):9092", broker.bootstrap, block.code)
             )
@@ -85,7 +86,7 @@ def test_readmes_code_blocks_run(tmp_path: Path) -> None:
                 text=True,
                 timeout=TIMEOUT_S,
             )
-            where = f"README.md, line {block.line}:\n{block.code}"
+            where = f"{page}, line {block.line}:\n{block.code}"
             assert result.returncode == 0, f"{where}\n{result.stdout}{result.stderr}"
 
 
@@ -141,7 +142,7 @@ def test_the_settings_file_of_the_page_is_understood(tmp_path: Path) -> None:
     (text,) = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     (tmp_path / "node.toml").write_text(text)
     shown = subprocess.run(
-        [sys.executable, "-m", "ottla", "config", "show", "node.toml", "--changed"],
+        [sys.executable, "-m", "ottla", "settings", "show", "node.toml", "--changed"],
         cwd=tmp_path,
         capture_output=True,
         text=True,

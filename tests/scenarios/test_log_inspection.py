@@ -151,7 +151,7 @@ def test_verify_beside_a_running_and_after_a_killed_broker(tmp_path: Path) -> No
         told = ottla("log", "verify", broker.data_dir)
         assert told.code == 0, told.stdout
         (note,) = (line for line in told.stdout.splitlines() if line.startswith("note: "))
-        assert "a torn tail of 100 bytes behind the recovery point" in note
+        assert "a torn tail of 100 bytes after the recovery point" in note
         assert str(log) in note
         broker.start()
         assert ottla("log", "verify", broker.data_dir, "--json").code == 0

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Message, Producer, TopicPartition
 
-from ottla.spark import encoding_numba, encoding_numpy
-from ottla.spark.encoding import ArrowEncoder
-from ottla.spark.partitioning import partition_of
+from ottla.spark.encoding import rows_numba, rows_numpy
+from ottla.spark.encoding.encoder import ArrowEncoder
+from ottla.spark.encoding.partitioner import partition_of
 from ottla.testing import Broker
 from ottla.wire.compression import Compression
 from ottla.wire.records import BATCH_HEADER_BYTES, read_header, seal_batch
@@ -37,7 +37,7 @@ def read_all(bootstrap: str, topic: str, count: int) -> list[Message]:
     return found
 
 
-@pytest.mark.parametrize("kernels", [encoding_numba, encoding_numpy], ids=["numba", "numpy"])
+@pytest.mark.parametrize("kernels", [rows_numba, rows_numpy], ids=["numba", "numpy"])
 @pytest.mark.parametrize("codec", Compression, ids=lambda codec: codec.name)
 def test_rows_pass_through_a_broker_unchanged(
     ottla_broker: Broker, kernels: ModuleType, codec: Compression

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ottla.broker.storage import closing
-from ottla.log.short_logs import FILE_NAME
+from ottla.log.opening.short_logs import FILE_NAME
 from raw_client import RawClient
 from records_kit import batch, fetch, list_offset, produce, produce_request, values_in
 from scenarios.in_process import BrokerInside

@@ -13,8 +13,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col, from_json
 from pyspark.sql.types import StructType
 
-from ottla.spark.formats import Format, spark_type
-from ottla.spark.spark_types import parse_type, to_ddl
+from ottla.spark.formats.spark_types import parse_type, to_ddl
+from ottla.spark.formats.typed_columns import Format, spark_type
 from ottla.testing import Broker
 from spark.conftest import MakeTopic
 from spark.kit.filling import put, record

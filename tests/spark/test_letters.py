@@ -7,9 +7,10 @@ from collections.abc import Iterator
 import pyarrow as pa
 import pytest
 
-from ottla.spark.options import CannotPost, SourceOptions
+from ottla.spark.options.letters import CannotPost
+from ottla.spark.options.source import SourceOptions
 from ottla.spark.planning import OffsetRange
-from ottla.spark.reading import OffsetTask, read_task
+from ottla.spark.read_task import OffsetTask, read_task
 from ottla.testing import Broker
 from ottla.types import TopicPartition
 from spark.conftest import MakeTopic

@@ -15,10 +15,10 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from ottla.spark import register, versions
+from ottla.spark.batch_reader import make_reader
 from ottla.spark.data_loss import DataLost
-from ottla.spark.options import SourceOptions
+from ottla.spark.options.source import SourceOptions
 from ottla.spark.planning import CannotRead
-from ottla.spark.reader import make_reader
 from ottla.spark.source import OttlaDataSource
 from ottla.spark.stream_reader import OttlaStreamReader
 from ottla.testing import Broker
@@ -200,15 +200,15 @@ class Reading:
         return [offset for batch in batches for offset in batch["offset"].to_pylist()]
 
 
-def test_a_start_or_an_end_behind_the_log_is_told_or_accepted(
+def test_a_start_or_an_end_after_the_log_is_told_or_accepted(
     broker: Broker, topic: MakeTopic
 ) -> None:
     name = topic(1)
     put_numbers(broker.bootstrap, name, range(4))
-    behind = {"subscribe": name, "startingOffsets": json.dumps({name: {"0": 9}})}
+    after = {"subscribe": name, "startingOffsets": json.dumps({name: {"0": 9}})}
     with pytest.raises(DataLost, match="offset 9 was wanted, available are 0 to 4"):
-        Reading(broker, **behind).plan()
-    assert Reading(broker, failOnDataLoss="false", **behind).plan() == []
+        Reading(broker, **after).plan()
+    assert Reading(broker, failOnDataLoss="false", **after).plan() == []
     beyond = {"subscribe": name, "endingOffsets": json.dumps({name: {"0": 7}})}
     with pytest.raises(DataLost, match="offset 7 was wanted, available are 0 to 4"):
         Reading(broker, **beyond).plan()

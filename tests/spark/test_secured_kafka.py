@@ -10,11 +10,11 @@ from confluent_kafka import Producer as Librdkafka
 from ottla.client.blocking import Blocking
 from ottla.client.cluster import Cluster
 from ottla.client.failures import BadSetting, ClientFailed, GaveUp, LoginFailed, NotTrusted
-from ottla.client.fetching import read_range
 from ottla.client.producer import Producer
+from ottla.client.range_reader import read_range
 from ottla.client.settings import ClientSettings
 from ottla.client.values import LATEST
-from ottla.spark.encoding import Encoded
+from ottla.spark.encoding.encoder import Encoded
 from ottla.testing.topics import create_topic
 from ottla.types import TopicPartition
 from ottla.wire.compression import Compression

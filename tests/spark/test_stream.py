@@ -21,9 +21,9 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
 )
 
-from ottla.spark import asking
+from ottla.spark.asker import AGE_S_MAX
 from ottla.spark.data_loss import DataLost
-from ottla.spark.options import SourceOptions
+from ottla.spark.options.source import SourceOptions
 from ottla.spark.planning import CannotRead
 from ottla.spark.stream_reader import OttlaStreamReader
 from ottla.testing import Broker
@@ -70,8 +70,8 @@ def delete_topic(broker: Broker, name: str) -> None:
 @pytest.fixture
 def brief(monkeypatch: pytest.MonkeyPatch) -> None:
     """What may still settle is given less time to."""
-    monkeypatch.setattr(asking, "SETTLE_TRIES", 2)
-    monkeypatch.setattr(asking, "SETTLE_PAUSE_S", 0.01)
+    monkeypatch.setattr("ottla.spark.asker.SETTLE_TRIES", 2)
+    monkeypatch.setattr("ottla.spark.asker.SETTLE_PAUSE_S", 0.01)
 
 
 # ── the beginning ──────────────────────────────────────────────────────────────────────────────
@@ -320,7 +320,7 @@ def test_an_idle_query_asks_the_broker_now_and_then(broker: Broker, topic: MakeT
     assert asked == []
     asker._age_s_max = 0.0
     assert driver.reader.latestOffset(begin, ALL) == {name: {"0": 3}}
-    assert asker._age_s_max >= asking.AGE_S_MAX
+    assert asker._age_s_max >= AGE_S_MAX
 
 
 def test_what_executors_get_holds_settings_only(broker: Broker, topic: MakeTopic) -> None:

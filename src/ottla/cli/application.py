@@ -25,10 +25,12 @@ NOUNS: Final = (
     "node",
     "log",
     "pipeline",
-    "config",
+    "settings",
     "plan",
     "version",
 )
+# Old names that still work and that help does not show.
+NOUN_BY_OLD_NAME: Final = {"config": "settings"}
 
 
 def perform(arguments: Sequence[str]) -> int:
@@ -72,9 +74,8 @@ def _explain_usage(error: Any) -> int:
 def _nouns_for(arguments: Sequence[str]) -> Iterable[str]:
     """The one noun that is meant, or all when help, completion or a mistake needs them."""
     is_completing = "_OTTLA_COMPLETE" in os.environ
-    if arguments and arguments[0] in NOUNS and not is_completing:
-        return (arguments[0],)
-    return NOUNS
+    noun = NOUN_BY_OLD_NAME.get(arguments[0], arguments[0]) if arguments else None
+    return (noun,) if noun in NOUNS and not is_completing else NOUNS
 
 
 def application(nouns: Iterable[str] = NOUNS) -> typer.Typer:
@@ -99,5 +100,9 @@ def application(nouns: Iterable[str] = NOUNS) -> typer.Typer:
     def everything() -> None: ...
 
     for noun in nouns:
-        importlib.import_module(f"ottla.cli.{noun}").register(root)
+        module = importlib.import_module(f"ottla.cli.{noun}")
+        module.register(root)
+        for old, new in NOUN_BY_OLD_NAME.items():
+            if new == noun:
+                root.add_typer(module.app, name=old, hidden=True)
     return root

@@ -231,7 +231,7 @@ def report(failures: Mapping[str, str], done: int = 0) -> None:
     raise CommandFailed("\nottla: ".join(lines) + suffix)
 
 
-def interruptible(call: Callable[[], T]) -> T:
+def interruptible(call: Callable[[], T], timeout_s: float | None = None) -> T:
     """Waits for a call into librdkafka, in which Python would not hear Ctrl-C."""
     future: Future[T] = Future()
 
@@ -242,7 +242,7 @@ def interruptible(call: Callable[[], T]) -> T:
             future.set_exception(error)
 
     threading.Thread(target=run, name="librdkafka", daemon=True).start()
-    return future.result()
+    return future.result(timeout_s)
 
 
 def topics_of(cluster: Cluster, client: AdminClient | Consumer | Producer) -> ClusterMetadata:

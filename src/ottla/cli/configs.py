@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ottla.cli import output
+from ottla.cli import completion, output
 from ottla.cli.cluster import Cluster, check_broker, on_cluster, report, wait_each
 from ottla.cli.failures import WrongUsage
 from ottla.cli.help import examples
@@ -21,10 +21,24 @@ app = typer.Typer(
 )
 
 TopicOption = Annotated[
-    str | None, typer.Option("--topic", "-t", metavar="TOPIC", show_default=False)
+    str | None,
+    typer.Option(
+        "--topic",
+        "-t",
+        metavar="TOPIC",
+        help="The topic whose settings are meant.",
+        show_default=False,
+        autocompletion=completion.topics,
+    ),
 ]
 BrokerOption = Annotated[
-    str | None, typer.Option("--broker", metavar="NODE_ID", show_default=False)
+    str | None,
+    typer.Option(
+        "--broker",
+        metavar="NODE_ID",
+        help="The broker whose settings are meant.",
+        show_default=False,
+    ),
 ]
 
 _SOURCES: Final = {

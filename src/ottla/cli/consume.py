@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from ottla.cli import output
+from ottla.cli import completion, output
 from ottla.cli.cluster import Cluster, check_partitions, interruptible, on_cluster, topic_of, words
 from ottla.cli.failures import CommandFailed, ReaderGone, WrongUsage
 from ottla.cli.help import examples
@@ -36,11 +36,14 @@ GroupOption = Annotated[
         "-g",
         help="Share the topic with this group, and commit what was shown.",
         show_default=False,
+        autocompletion=completion.groups,
     ),
 ]
 FromBeginningOption = Annotated[
     bool,
-    typer.Option("--from-beginning", help="Start with the oldest message; a group, if it is new."),
+    typer.Option(
+        "--from-beginning", help="Start with the oldest message; a group only if it is new."
+    ),
 ]
 OffsetOption = Annotated[
     str | None,

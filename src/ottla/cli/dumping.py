@@ -10,11 +10,11 @@ from ottla.cli.opening import decoder_for, open_control, plain, readable
 from ottla.cluster import framing
 from ottla.errors import CorruptBatch
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
-from ottla.log.index_check import TRANSACTION_ENTRY, entries_of
-from ottla.log.inspection import Target, TopicFacts
-from ottla.log.partition_check import METADATA_SNAPSHOT_FILE, SEGMENT_FILE
+from ottla.log.inspection.index_check import TRANSACTION_ENTRY, entries_of
+from ottla.log.inspection.inspection import Target, TopicFacts
+from ottla.log.inspection.partition_check import METADATA_SNAPSHOT_FILE, SEGMENT_FILE
+from ottla.log.inspection.walk import Piece, ReadableDisk, walk
 from ottla.log.producer_state import CorruptSnapshot, snapshot_rows
-from ottla.log.walk import ReadableDisk, Stretch, walk
 from ottla.types import METADATA_TOPIC
 from ottla.wire.codec import MalformedMessage
 from ottla.wire.compression import Compression
@@ -97,26 +97,26 @@ def _dump_batches(
 ) -> Iterator[Row]:
     file = disk.open(path)
     try:
-        for stretch in walk(file.read, file.size(), base):
-            header = stretch.header
-            if stretch.trouble is None and header and header.last_offset < wanted.from_offset:
+        for piece in walk(file.read, file.size(), base):
+            header = piece.header
+            if piece.trouble is None and header and header.last_offset < wanted.from_offset:
                 continue
-            yield _batch_row(stretch)
-            if wanted.opens_records and header is not None and stretch.trouble is None:
-                data = memoryview(file.read(header.size, stretch.position))
+            yield _batch_row(piece)
+            if wanted.opens_records and header is not None and piece.trouble is None:
+                data = memoryview(file.read(header.size, piece.position))
                 yield from _record_rows(data, header, topic, wanted.from_offset)
     finally:
         file.close()
 
 
-def _batch_row(stretch: Stretch) -> Row:
-    header = stretch.header
-    if stretch.trouble is not None or header is None:
-        place = {"position": stretch.position, "size": stretch.size}
-        return {"type": "damage", **place, "trouble": stretch.trouble, "what": stretch.what}
+def _batch_row(piece: Piece) -> Row:
+    header = piece.header
+    if piece.trouble is not None or header is None:
+        place = {"position": piece.position, "size": piece.size}
+        return {"type": "damage", **place, "trouble": piece.trouble, "what": piece.what}
     return {
         "type": "batch",
-        "position": stretch.position,
+        "position": piece.position,
         "size": header.size,
         "base_offset": header.base_offset,
         "last_offset": header.last_offset,
@@ -217,14 +217,14 @@ class _Topics:
         except FileNotFoundError:
             return
         try:
-            for stretch in walk(file.read, file.size(), 0):
-                header = stretch.header
-                if stretch.trouble is not None or header is None or header.is_control:
+            for piece in walk(file.read, file.size(), 0):
+                header = piece.header
+                if piece.trouble is not None or header is None or header.is_control:
                     continue
                 if header.last_offset < skipped_to:
                     continue
                 try:
-                    for record in decode_records(file.read(header.size, stretch.position)):
+                    for record in decode_records(file.read(header.size, piece.position)):
                         if record.value is not None:
                             yield record.value
                 except CorruptBatch:

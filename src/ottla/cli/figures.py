@@ -163,8 +163,8 @@ def _rounds(figures: Figures, now_s: float) -> Iterator[tuple[str, str]]:
 
 def age(at_s: float, now_s: float) -> str:
     if not at_s:
-        return "has not gone round yet"
-    return f"went round {duration(max(0.0, now_s - at_s))} ago"
+        return "has not run yet"
+    return f"ran {duration(max(0.0, now_s - at_s))} ago"
 
 
 def _whole(value: float) -> float:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from ottla.cli import output
+from ottla.cli import completion, output
 from ottla.cli.cluster import (
     Cluster,
     offsets_at,
@@ -36,8 +36,13 @@ app = typer.Typer(
     epilog=examples("ottla groups list", "ottla groups describe billing"),
 )
 
-GroupArgument = Annotated[str, typer.Argument(metavar="GROUP", show_default=False)]
-GroupArguments = Annotated[list[str], typer.Argument(metavar="GROUP...", show_default=False)]
+GroupArgument = Annotated[
+    str, typer.Argument(metavar="GROUP", show_default=False, autocompletion=completion.groups)
+]
+GroupArguments = Annotated[
+    list[str],
+    typer.Argument(metavar="GROUP...", show_default=False, autocompletion=completion.groups),
+]
 
 
 class Place(NamedTuple):
@@ -147,6 +152,7 @@ TopicsOption = Annotated[
         metavar="TOPIC[:PARTITION,...]",
         help="May be repeated.",
         show_default=False,
+        autocompletion=completion.topics,
     ),
 ]
 AllTopicsOption = Annotated[

@@ -18,9 +18,9 @@ from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.help import examples
 from ottla.cli.options import JsonOption
 from ottla.cli.read_only import ReadOnlyDisk
-from ottla.log.findings import Checked, Finding
-from ottla.log.inspection import Inspection, NothingToInspect, Target, find_target
-from ottla.log.partition_check import SEGMENT_FILE
+from ottla.log.inspection.findings import Checked, Finding
+from ottla.log.inspection.inspection import Inspection, NothingToInspect, Target, find_target
+from ottla.log.inspection.partition_check import SEGMENT_FILE
 
 app = typer.Typer(
     help="Files of a log: check and show them, without a broker.",

@@ -17,7 +17,9 @@ from ottla.config import parse_address
 from ottla.errors import InvalidConfig
 
 app = typer.Typer(
-    help="Brokers: how they are.", no_args_is_help=True, epilog=examples("ottla node status")
+    help="Brokers: their state, and partitions in trouble.",
+    no_args_is_help=True,
+    epilog=examples("ottla node status"),
 )
 
 HTTP_TIMEOUT_S: Final = 5.0

@@ -7,11 +7,14 @@ from typing import Annotated
 
 import typer
 
+from ottla.cli import completion
 from ottla.cli.failures import WrongUsage
 
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object per line.")]
 YesOption = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")]
-TopicArgument = Annotated[str, typer.Argument(metavar="TOPIC", show_default=False)]
+TopicArgument = Annotated[
+    str, typer.Argument(metavar="TOPIC", show_default=False, autocompletion=completion.topics)
+]
 
 
 def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:

@@ -134,7 +134,7 @@ def run_own_tests(
 
 def _check_tests(read: Pipeline, name: str | None, file: str) -> None:
     """Before Spark is started for nothing."""
-    from ottla.spark.option_values import nearest
+    from ottla.spark.spelling import nearest
 
     if not read.tests:
         raise WrongUsage(f"{file} has no tests; write some below `tests`.")

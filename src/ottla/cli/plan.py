@@ -10,12 +10,12 @@ from typing import Annotated, Final
 
 import typer
 
-from ottla import planning
+from ottla import capacity
+from ottla.capacity import Plan, Workload
 from ottla.cli import output
 from ottla.cli.failures import WrongUsage
 from ottla.cli.help import examples
 from ottla.cli.options import JsonOption
-from ottla.planning import Plan, Workload
 
 COUNTS: Final = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9}
 SIZES: Final = {
@@ -85,7 +85,7 @@ def plan(
         bool | None,
         typer.Option(
             "--explain/--no-explain",
-            help="Show the arithmetic, line by line; so on a terminal.",
+            help="Show the arithmetic, line by line; the default on a terminal.",
             show_default=False,
         ),
     ] = None,
@@ -112,9 +112,9 @@ def plan(
         raise WrongUsage(
             f"--partitions {partitions} is less than --topics {topics}; a topic has at least one."
         )
-    made = planning.plan(load)
+    made = capacity.plan(load)
     if as_json:
-        measured = {"measured_on": planning.MEASURED_ON, "revision": planning.MEASURED_REVISION}
+        measured = {"measured_on": capacity.MEASURED_ON, "revision": capacity.MEASURED_REVISION}
         row = dataclasses.asdict(load) | dataclasses.asdict(made) | measured
         output.show([row], as_json=True)
         return
@@ -149,8 +149,8 @@ def steps(load: Workload, made: Plan) -> Iterator[str]:
     for name, formula, result in (*_cpu_steps(load, made), *_byte_steps(load, made)):
         yield f"{name:<22} {formula} = {result}"
     yield (
-        f"Coefficients: {planning.MEASURED_BY}, {planning.MEASURED_ON}, revision "
-        f"{planning.MEASURED_REVISION}; replication is assumed, not measured."
+        f"Coefficients: {capacity.MEASURED_BY}, {capacity.MEASURED_ON}, revision "
+        f"{capacity.MEASURED_REVISION}; replication is assumed, not measured."
     )
 
 
@@ -166,12 +166,12 @@ def _cpu_steps(load: Workload, made: Plan) -> Iterator[tuple[str, str, str]]:
     produce, consume = f"{made.produce_cpu_us:.4g} µs", f"{made.consume_cpu_us:.4g} µs"
     yield "CPU, writing", f"{rate} x {written} x {produce}", f"{made.cores_writing:,.1f} cores"
     yield "CPU, reading", f"{rate} x {read} x {consume}", f"{made.cores_reading:,.1f} cores"
-    synced, plain = f"{planning.SYNCED_REQUEST_CPU_US} µs", f"{planning.REQUEST_CPU_US} µs"
+    synced, plain = f"{capacity.SYNCED_REQUEST_CPU_US} µs", f"{capacity.REQUEST_CPU_US} µs"
     each = f"({written} x {synced} + {read} x {plain})"
     yield "CPU, requests", f"{batches} x {each}", f"{made.cores_requests:,.1f} cores"
-    busy = f"{made.cores_busy:,.1f} cores / {planning.BUSY_SHARE_MAX} busy"
+    busy = f"{made.cores_busy:,.1f} cores / {capacity.BUSY_SHARE_MAX} busy"
     yield "brokers by CPU", busy, f"{made.brokers_by_cpu:,}"
-    spread = f"{made.replicas:,} replicas / {planning.PARTITIONS_MEASURED_MAX:,} a broker"
+    spread = f"{made.replicas:,} replicas / {capacity.PARTITIONS_MEASURED_MAX:,} a broker"
     yield "brokers by partitions", spread, f"{made.brokers_by_partitions:,}"
     largest = f"the largest of CPU, partitions and replication ({made.decided_by})"
     yield "brokers", largest, f"{made.brokers:,}"
@@ -190,13 +190,13 @@ def _byte_steps(load: Workload, made: Plan) -> Iterator[tuple[str, str, str]]:
     still_open = quantity(made.disk_open_segments_bytes, "B")
     segment = quantity(made.disk_open_segments_bytes / made.replicas, "B")
     yield "disk, open segments", f"{made.replicas:,} replicas x {segment} at most", still_open
-    base = quantity(planning.IDLE_RSS_BYTES + planning.LOADED_RSS_BYTES, "B")
-    replicas = f"{made.replicas / made.brokers:,.0f} replicas x {planning.PARTITION_RSS_BYTES:,} B"
-    image = f"{made.partitions:,} partitions x {planning.IMAGE_PARTITION_BYTES} B"
+    base = quantity(capacity.IDLE_RSS_BYTES + capacity.LOADED_RSS_BYTES, "B")
+    replicas = f"{made.replicas / made.brokers:,.0f} replicas x {capacity.PARTITION_RSS_BYTES:,} B"
+    image = f"{made.partitions:,} partitions x {capacity.IMAGE_PARTITION_BYTES} B"
     process = f"{quantity(made.broker_process_bytes, 'B')} a broker"
     yield "memory, process", f"{base} + {replicas} + {image}", process
     cache = f"{quantity(made.broker_page_cache_bytes, 'B')} a broker"
-    yield "memory, page cache", f"{planning.PAGE_CACHE_S} s of what a broker writes", cache
+    yield "memory, page cache", f"{capacity.PAGE_CACHE_S} s of what a broker writes", cache
 
 
 def notes(load: Workload, made: Plan) -> Iterator[str]:
@@ -205,7 +205,7 @@ def notes(load: Workload, made: Plan) -> Iterator[str]:
         arriving = load.batch_bytes * BATCH_FILL_S_USUAL / made.batch_fill_s
         sent = max(load.message_bytes, round(arriving))
         hasty = dataclasses.replace(load, partitions=made.partitions, batch_bytes=sent)
-        brokers = planning.plan(hasty).brokers
+        brokers = capacity.plan(hasty).brokers
         if brokers > made.brokers:
             yield (
                 f"A partition's batch of {load.batch_bytes:,} B takes {seconds(made.batch_fill_s)} "

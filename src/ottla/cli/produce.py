@@ -18,10 +18,11 @@ from ottla.cli.kafka import KafkaError, KafkaException, Message, Producer
 from ottla.cli.messages import unescaped
 from ottla.cli.options import JsonOption, TopicArgument, pairs
 from ottla.cli.undelivered import Reasons
+from ottla.config import TOPIC_SETTINGS
 
 CODECS: Final = ("none", "gzip", "snappy", "lz4", "zstd")
 FAILURES_SHOWN_MAX: Final = 10
-MESSAGE_BYTES_MAX: Final = 10_485_880
+MESSAGE_BYTES_MAX: Final[int] = TOPIC_SETTINGS["max.message.bytes"].default
 FLUSH_AFTER_INTERRUPT_S: Final = 5.0
 FLUSH_SLICE_S: Final = 0.5
 PROGRESS_EVERY: Final = 1000
@@ -46,7 +47,7 @@ class Tally:
         self._as_json = as_json
 
     def on_delivery(self, where: str) -> Callable[[KafkaError | None, Message], None]:
-        def settled(error: KafkaError | None, message: Message) -> None:
+        def reported(error: KafkaError | None, message: Message) -> None:
             if error is not None:
                 self._complain(where, self._reasons.undelivered, error, message)
                 return
@@ -59,11 +60,11 @@ class Tally:
                 }
                 output.write(f"{output.json_line(row)}\n".encode())
 
-        return settled
+        return reported
 
-    def refuse(self, item: Item, error: KafkaError) -> None:
+    def count_unsent(self, item: Item, error: KafkaError) -> None:
         size_bytes = len(item.value or b"") + len(item.key or b"")
-        self._complain(item.where, self._reasons.refused, error, size_bytes)
+        self._complain(item.where, self._reasons.unsent, error, size_bytes)
 
     def _complain(self, where: str, reason: Callable[..., str], *details: object) -> None:
         self.failed += 1
@@ -81,7 +82,7 @@ KeySeparatorOption = Annotated[
         "--key-separator",
         "-K",
         metavar="TEXT",
-        help="Each line is a key, this, and a value; \\t is a tab.",
+        help="What stands between key and value in a line; \\t is a tab.",
         show_default=False,
     ),
 ]
@@ -97,7 +98,9 @@ HeaderOption = Annotated[
 ]
 PartitionOption = Annotated[
     int | None,
-    typer.Option("--partition", "-p", min=0, help="By key if not given.", show_default=False),
+    typer.Option(
+        "--partition", "-p", min=0, help="Chosen by key if not given.", show_default=False
+    ),
 ]
 AcksOption = Annotated[
     str, typer.Option(metavar="ACKS", help="all, 1 or 0 acknowledgements to wait for.")
@@ -201,15 +204,15 @@ def _conclude(topic: str, tally: Tally) -> None:
 
 
 def _send(producer: Producer, topic: str, item: Item, common: dict[str, Any], tally: Tally) -> None:
-    """Queues one message, waiting for room; what was settled meanwhile is counted."""
-    settled = tally.on_delivery(item.where)
+    """Queues one message, waiting for room; what is reported meanwhile is counted."""
+    reported = tally.on_delivery(item.where)
     while True:
         try:
-            producer.produce(topic, item.value, item.key, on_delivery=settled, **common)
+            producer.produce(topic, item.value, item.key, on_delivery=reported, **common)
         except BufferError:
             producer.poll(0.1)
         except KafkaException as error:
-            tally.refuse(item, error.args[0])
+            tally.count_unsent(item, error.args[0])
             return
         else:
             producer.poll(0)

@@ -23,7 +23,7 @@ def render_settings() -> str:
         "# Settings",
         "A value comes from a flag, else `--set name=value`, else the environment "
         "(`OTTLA_NUM_PARTITIONS` is `num.partitions`), else the file, else the default. "
-        "`ottla config show --origin` says which. Names are Kafka's where Kafka has the setting; "
+        "`ottla settings show --origin` says which. Names are Kafka's where Kafka has the setting; "
         f"understood as well: {aliases}.",
         "## Broker",
         _settings_table(BROKER_SETTINGS, _broker_notes),

@@ -68,7 +68,7 @@ Sets = Annotated[
     typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Any setting; may be repeated. `ottla config list` shows all.",
+        help="Any setting; may be repeated. `ottla settings list` shows all.",
         show_default=False,
     ),
 ]

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ottla.cli import output
+from ottla.cli import completion, output
 from ottla.cli.cluster import (
     Cluster,
     offsets_at,
@@ -40,7 +40,11 @@ app = typer.Typer(
 CLIENT_PARTITIONS_MAX: Final = 100_000
 CLIENT_REPLICAS_MAX: Final = 32_767
 
-Names = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False)]
+NewNames = Annotated[list[str], typer.Argument(metavar="TOPIC...", show_default=False)]
+Names = Annotated[
+    list[str],
+    typer.Argument(metavar="TOPIC...", show_default=False, autocompletion=completion.topics),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option(
@@ -60,7 +64,7 @@ Settings = Annotated[
 @on_cluster
 def create(
     cluster: Cluster,
-    topics: Names,
+    topics: NewNames,
     partitions: Annotated[
         int | None,
         typer.Option(

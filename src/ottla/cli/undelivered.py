@@ -55,7 +55,7 @@ class Reasons:
     def producer_settings(self) -> dict[str, Any]:
         return {} if "debug" in self._cluster.settings else self.answers.settings()
 
-    def refused(self, error: KafkaError, size_bytes: int) -> str:
+    def unsent(self, error: KafkaError, size_bytes: int) -> str:
         """Of a message that the client does not even try to send."""
         if error.code() != KafkaError.MSG_SIZE_TOO_LARGE:
             return f"was not delivered: {words(error)}"

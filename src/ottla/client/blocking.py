@@ -26,7 +26,7 @@ CLOSE_TIMEOUT_S: Final = 5.0
 
 
 class Blocking:
-    """Begins its thread with the first question."""
+    """Starts its thread with the first request."""
 
     def __init__(self, settings: ClientSettings) -> None:
         self.settings = settings
@@ -90,7 +90,7 @@ class Blocking:
             self._running -= 1
 
     def _started(self) -> tuple[asyncio.AbstractEventLoop, Cluster]:
-        """The loop and the cluster, for whoever holds the lock."""
+        """The loop and the cluster; the lock must be held."""
         if self._is_closed:
             raise ClientFailed("the client is closed")
         if self._loop is None or self._cluster is None:
@@ -104,7 +104,7 @@ class Blocking:
 
 
 def wait_for(future: concurrent.futures.Future[T], timeout_s: float, who: str = "the cluster") -> T:
-    """The future's result; whoever is interrupted or has waited too long cancels it."""
+    """The future's result; an interrupt or the timeout cancels it."""
     try:
         return future.result(timeout_s)
     except concurrent.futures.CancelledError:

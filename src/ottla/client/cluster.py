@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
 from ottla.client import fetch, offsets, produce
-from ottla.client.connection import Connection
+from ottla.client.connection import TALK, Connection
 from ottla.client.failures import (
     BadReply,
     ClientFailed,
@@ -23,11 +23,12 @@ from ottla.client.failures import (
     refusal,
     together,
 )
+from ottla.client.lanes import Identity
 from ottla.client.metadata import Image
 from ottla.client.settings import ClientSettings
 from ottla.client.values import Fetched, FoundOffset, Produced, TopicInfo
 from ottla.errors import ErrorCode, LeaderNotAvailable, OttlaError
-from ottla.types import TopicPartition
+from ottla.types import NodeId, ProducerEpoch, ProducerId, TopicPartition
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ottla.wire.schema import Buffer, Message
@@ -40,8 +41,6 @@ logger = logging.getLogger(__name__)
 BACKOFF_S_MAX: Final = 1.0
 # How long a topic that no broker knows may be one that was made a moment ago.
 UNKNOWN_TOPIC_PATIENCE_S: Final = 2.0
-TALK: Final = "talk"
-FETCH: Final = "fetch"
 
 T = TypeVar("T")
 R = TypeVar("R", bound=Message)
@@ -85,7 +84,7 @@ class Cluster:
         async def attempt() -> dict[str, TopicInfo]:
             return await self.refresh(names)
 
-        return await self.settle("asking for the topics", attempt)
+        return await self.retry("asking for the topics", attempt)
 
     async def list_offsets(
         self, wanted: Mapping[TopicPartition, int], *, read_committed: bool = False
@@ -114,20 +113,20 @@ class Cluster:
         return await offsets.committed(self, group, partitions)
 
     async def commit(self, group: str, positions: Mapping[TopicPartition, int]) -> None:
-        """Stores positions as somebody who is no member of the group."""
+        """Stores positions, without being a member of the group."""
         await offsets.commit(self, group, positions)
 
-    async def init_producer(self) -> tuple[int, int]:
+    async def init_producer(self) -> Identity:
         """A producer id and its epoch, for an idempotent producer."""
 
-        async def attempt() -> tuple[int, int]:
+        async def attempt() -> Identity:
             request = InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
             reply = await self.ask_any(request, InitProducerIdResponse)
             if reply.error_code:
                 raise refusal(reply.error_code, "a new producer id")
-            return reply.producer_id, reply.producer_epoch
+            return Identity(ProducerId(reply.producer_id), ProducerEpoch(reply.producer_epoch))
 
-        return await self.settle("asking for a producer id", attempt)
+        return await self.retry("asking for a producer id", attempt)
 
     async def produce(
         self, batches: Mapping[TopicPartition, Buffer], *, acks: int, timeout_ms: int
@@ -137,7 +136,7 @@ class Cluster:
 
     # ------------------------------------------------------------------------------- metadata
 
-    def leader_of(self, partition: TopicPartition) -> int | None:
+    def leader_of(self, partition: TopicPartition) -> NodeId | None:
         """The node id, as far as it is known; `refresh` asks for it."""
         return self.image.leader_of(partition)
 
@@ -152,13 +151,13 @@ class Cluster:
 
     async def by_leader(
         self, partitions: Collection[TopicPartition]
-    ) -> dict[int, list[TopicPartition]]:
+    ) -> dict[NodeId, list[TopicPartition]]:
         """Partitions by the node that leads them; one without a leader raises what is known."""
         unknown = [tp for tp in partitions if self.image.leader_of(tp) is None]
         if unknown:
             topics = await self.refresh(sorted({tp.topic for tp in partitions}))
             self._check_leaders(partitions, topics)
-        grouped: dict[int, list[TopicPartition]] = {}
+        grouped: dict[NodeId, list[TopicPartition]] = {}
         for partition in partitions:
             leader = self.image.leader_of(partition)
             assert leader is not None, partition
@@ -182,7 +181,7 @@ class Cluster:
 
     # ---------------------------------------------------------------------------- connections
 
-    async def to_node(self, node_id: int, use: str = TALK) -> Connection:
+    async def to_node(self, node_id: NodeId, use: str = TALK) -> Connection:
         address = self.image.addresses.get(node_id)
         if address is None:
             raise LeaderNotAvailable(f"broker {node_id} is not in the cluster's metadata")
@@ -211,7 +210,7 @@ class Cluster:
             return opened
 
     def _retire(self, connection: Connection | None) -> None:
-        """One whose login runs out still answers what it was asked; it goes when that is done."""
+        """A connection whose login runs out is closed when its requests are answered."""
         if connection is not None:
             self._leaving.append(connection)
         for old in [old for old in self._leaving if old.is_idle]:
@@ -243,7 +242,7 @@ class Cluster:
 
     # -------------------------------------------------------------------------------- retries
 
-    async def settle(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
+    async def retry(self, what: str, attempt: Callable[[], Awaitable[T]]) -> T:
         """Tries until it works, fails for good, or has been failing for `retry_timeout_s`."""
         loop = asyncio.get_running_loop()
         begun_s = loop.time()

@@ -35,6 +35,9 @@ REPLY_BYTES_MAX: Final = 512 * 1024 * 1024
 REQUESTS_IN_FLIGHT_MAX: Final = 256
 # A login that the broker lets expire is renewed by a new connection in good time.
 SESSION_SHARE_USED: Final = 0.8
+# What a connection is for: fetches wait at the broker, and nothing else should wait with them.
+TALK: Final = "talk"
+FETCH: Final = "fetch"
 CLIENT_SOFTWARE: Final = "ottla"
 _SIZE: Final = struct.Struct(">i")
 _ERROR_CODE: Final = struct.Struct(">h")
@@ -242,7 +245,7 @@ class Connection(asyncio.BufferedProtocol):
             return
         reason = f": {_reason(error)}" if error is not None else ""
         if self._reply_count < 2:
-            # Brokers hang up on whoever does not speak TLS or does not log in, without a word.
+            # A broker closes a connection without TLS or without a login, and gives no reason.
             reason += " before it answered anything; does security.protocol fit this listener?"
         self._break(ConnectionLost(f"{self.address} closed the connection{reason}"))
 
@@ -313,7 +316,7 @@ class Connection(asyncio.BufferedProtocol):
     # -------------------------------------------------------------------------------- the end
 
     def abort(self, reason: str) -> None:
-        """Ends the connection at once; whoever waits here hears `reason`."""
+        """Ends the connection at once; requests without an answer fail with `reason`."""
         self._break(ConnectionLost(f"{self.address}: {reason}"))
 
     def _check_open(self) -> None:
@@ -323,7 +326,7 @@ class Connection(asyncio.BufferedProtocol):
             raise ConnectionLost(f"{self.address} is not connected")
 
     def _failure(self) -> ClientFailed:
-        """A new error for each who is told, since each adds its own traceback."""
+        """A new error for each waiter, since each adds its own traceback."""
         assert self._broken is not None
         return type(self._broken)(*self._broken.args)
 

@@ -51,7 +51,7 @@ class NotTrusted(ClientFailed):
 
 
 class LoginFailed(ClientFailed):
-    """The broker refused who we say we are, or could not prove who it is."""
+    """The broker refused the login, or could not prove that it knows the password."""
 
 
 class GaveUp(ClientFailed):

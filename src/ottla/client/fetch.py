@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from ottla.client.connection import FETCH
 from ottla.client.failures import BadReply, OffsetOutOfRange, is_passing, refusal
 from ottla.client.values import EARLIEST, LATEST, Fetched
 from ottla.errors import ErrorCode, NotLeader, OttlaError
-from ottla.types import NO_TOPIC_ID, TopicPartition
+from ottla.types import NO_TOPIC_ID, Offset, ProducerId, TopicId, TopicPartition
 from ottla.wire.messages.fetch import (
     FetchPartition,
     FetchRequest,
@@ -34,7 +35,7 @@ class Wish(NamedTuple):
 
 
 async def fetch(cluster: Cluster, wish: Wish) -> Fetched:
-    """Asks the leader, whoever that is by then."""
+    """Asks the leader, which may change between tries."""
 
     async def attempt() -> Fetched | None:
         try:
@@ -44,7 +45,7 @@ async def fetch(cluster: Cluster, wish: Wish) -> Fetched:
                 cluster.forget_leaders([wish.partition])
             raise
 
-    fetched = await cluster.settle(f"reading {wish.partition} at {wish.offset}", attempt)
+    fetched = await cluster.retry(f"reading {wish.partition} at {wish.offset}", attempt)
     if fetched is None:
         raise await _out_of_range(cluster, wish)
     return fetched
@@ -53,7 +54,7 @@ async def fetch(cluster: Cluster, wish: Wish) -> Fetched:
 async def _ask_leader(cluster: Cluster, wish: Wish) -> Fetched | None:
     """None when the offset is not in the log."""
     (leader,) = await cluster.by_leader([wish.partition])
-    connection = await cluster.to_node(leader, "fetch")
+    connection = await cluster.to_node(leader, FETCH)
     topic_id = cluster.image.topic_id(wish.partition.topic)
     reply = await connection.ask(
         _request(wish, topic_id),
@@ -78,7 +79,7 @@ async def _ask_leader(cluster: Cluster, wish: Wish) -> Fetched | None:
     return _fetched(wish, partition)
 
 
-def _request(wish: Wish, topic_id: bytes) -> FetchRequest:
+def _request(wish: Wish, topic_id: TopicId) -> FetchRequest:
     partition = FetchPartition(
         partition=wish.partition.partition,
         fetch_offset=wish.offset,
@@ -101,7 +102,7 @@ def _fetched(wish: Wish, answer: PartitionData) -> Fetched | None:
     if answer.preferred_read_replica >= 0 and not answer.records:
         raise NotLeader(f"{wish.partition} is to be read from {answer.preferred_read_replica}")
     aborted = tuple(
-        (transaction.producer_id, transaction.first_offset)
+        (ProducerId(transaction.producer_id), Offset(transaction.first_offset))
         for transaction in answer.aborted_transactions or ()
     )
     return Fetched(

@@ -24,7 +24,7 @@ from enum import Enum, auto
 from typing import Final, NamedTuple
 
 from ottla.errors import ErrorCode, OttlaError
-from ottla.types import TopicPartition
+from ottla.types import NO_PRODUCER, ProducerEpoch, ProducerId, TopicPartition
 from ottla.wire.records import SEQUENCE_MAX
 
 # How many batches of a producer a leader remembers, and so how many may be unanswered.
@@ -36,8 +36,8 @@ class SequenceLost(OttlaError):
 
 
 class Identity(NamedTuple):
-    producer_id: int
-    epoch: int
+    producer_id: ProducerId
+    epoch: ProducerEpoch
 
 
 class Verdict(Enum):
@@ -183,7 +183,7 @@ class Lane:
             return 1
         return WINDOW_BATCHES if self.is_idempotent else 1
 
-    def settle(self, parcel: Parcel, verdict: Verdict) -> None:
+    def judge(self, parcel: Parcel, verdict: Verdict) -> None:
         """A batch was answered, or never will be; SequenceLost when the lane cannot go on."""
         self._under_way.remove(parcel)
         if verdict is Verdict.DONE:
@@ -202,7 +202,7 @@ class Lane:
             piece.deadline, piece.reason = parcel.deadline, parcel.reason
             piece.is_in_doubt = parcel.is_in_doubt
         parcel.pieces = pieces
-        self.settle(parcel, Verdict.AGAIN)
+        self.judge(parcel, Verdict.AGAIN)
 
     def _rewind(self) -> None:
         """Everything that was under way is answered: what was not taken goes back to the front."""
@@ -213,7 +213,7 @@ class Lane:
         if len(again) > len(unanswered):
             self._number_anew(unanswered[0].number)
         self._repair_until = max(self._repair_until, again[-1].number)
-        # Behind a batch that was not taken all later ones are out of order; only when the first
+        # After a batch that was not taken all later ones are out of order; only when the first
         # of them is, the leader has really lost count.
         if again[0].lost_count:
             self._count_anew(again)
@@ -243,5 +243,5 @@ class Lane:
         self.refused_identity, self.identity = self.identity, None
 
     @property
-    def _producer_id(self) -> int:
-        return -1 if self.identity is None else self.identity.producer_id
+    def _producer_id(self) -> ProducerId:
+        return NO_PRODUCER if self.identity is None else self.identity.producer_id

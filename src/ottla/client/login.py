@@ -1,4 +1,4 @@
-"""SASL: who we are, told to a broker before anything else (KIP-152)."""
+"""SASL: the login that comes before any other request on a connection (KIP-152)."""
 
 from __future__ import annotations
 

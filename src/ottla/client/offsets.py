@@ -11,7 +11,7 @@ from ottla.client.failures import BadReply, is_passing, refusal, together
 from ottla.client.settings import join_address
 from ottla.client.values import FoundOffset
 from ottla.errors import OttlaError
-from ottla.types import TopicPartition
+from ottla.types import NO_OFFSET, NodeId, TopicPartition
 from ottla.wire.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -41,7 +41,6 @@ if TYPE_CHECKING:
     from ottla.client.cluster import Cluster
 
 CONSUMER: Final = -1
-NO_OFFSET: Final = -1
 # From here on a request names several groups, or several coordinators.
 GROUPS_VERSION: Final = 8
 
@@ -62,7 +61,7 @@ async def list_offsets(
         grouped = await cluster.by_leader(left)
         failures: dict[TopicPartition, OttlaError] = {}
 
-        async def ask(node: int, partitions: list[TopicPartition]) -> None:
+        async def ask(node: NodeId, partitions: list[TopicPartition]) -> None:
             times = {partition: left[partition] for partition in partitions}
             try:
                 answers = await _ask_offsets(cluster, node, times, read_committed)
@@ -79,12 +78,12 @@ async def list_offsets(
             cluster.forget_leaders(failures)
             raise together(failures)
 
-    await cluster.settle("asking for offsets", attempt)
+    await cluster.retry("asking for offsets", attempt)
     return {partition: found[partition] for partition in wanted}
 
 
 async def _ask_offsets(
-    cluster: Cluster, node: int, wanted: Mapping[TopicPartition, int], read_committed: bool
+    cluster: Cluster, node: NodeId, wanted: Mapping[TopicPartition, int], read_committed: bool
 ) -> dict[TopicPartition, FoundOffset | OttlaError]:
     connection = await cluster.to_node(node)
     request = ListOffsetsRequest(
@@ -133,7 +132,7 @@ async def committed(
             _forget_coordinator(cluster, group, error)
             raise
 
-    return await cluster.settle(f"asking for the offsets of group {group!r}", attempt)
+    return await cluster.retry(f"asking for the offsets of group {group!r}", attempt)
 
 
 async def commit(cluster: Cluster, group: str, positions: Mapping[TopicPartition, int]) -> None:
@@ -149,7 +148,7 @@ async def commit(cluster: Cluster, group: str, positions: Mapping[TopicPartition
             _forget_coordinator(cluster, group, error)
             raise
 
-    await cluster.settle(f"committing offsets of group {group!r}", attempt)
+    await cluster.retry(f"committing offsets of group {group!r}", attempt)
 
 
 async def _ask_committed(

@@ -1,4 +1,4 @@
-"""One produce request to one leader; who may repeat it, and when, is the producer's to know."""
+"""One produce request to one leader; the producer decides whether it is repeated."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ UNANSWERED: Final = Produced(0, -1, -1, -1, None)
 async def produce(
     cluster: Cluster, batches: Mapping[TopicPartition, Buffer], *, acks: int, timeout_ms: int
 ) -> dict[TopicPartition, Produced]:
-    """What became of each batch; with acks=0 nobody says."""
+    """The answer for each batch; with acks=0 there is none."""
     grouped = await cluster.by_leader(batches)
     if len(grouped) != 1:
         raise NotLeader(f"{', '.join(map(str, batches))} have {len(grouped)} leaders, not one")

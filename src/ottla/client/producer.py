@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, Self
 
-from ottla.client.cutting import cut_batch
+from ottla.client.batch_pieces import cut_batch
 from ottla.client.failures import ConnectionLost, GaveUp, NoAnswer, code_name, is_passing
 from ottla.client.lanes import Identity, Lane, Parcel, Verdict, verdict_of
 from ottla.errors import ErrorCode, OttlaError
-from ottla.types import NO_OFFSET, TopicPartition
+from ottla.types import NO_OFFSET, NO_PRODUCER, NodeId, ProducerEpoch, TopicPartition
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from ottla.wire.records import stamp_producer
 
@@ -43,7 +43,7 @@ PAUSES_COUNTED: Final = 10
 CREATION_PATIENCE_S: Final = 3.0
 IDLE_PRODUCERS_MAX: Final = 8
 TOO_LARGE: Final = (ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE)
-_NOBODY: Final = Identity(-1, -1)
+_NOBODY: Final = Identity(NO_PRODUCER, ProducerEpoch(-1))
 
 
 class DeliveryFailed(OttlaError):
@@ -110,7 +110,7 @@ class Producer:
         self._lanes: dict[TopicPartition, Lane] = {}
         self._stale: set[TopicPartition] = set()
         self._identity: Identity | None = None
-        self._requests: Counter[int] = Counter()
+        self._requests: Counter[NodeId] = Counter()
         self._bytes = 0
         self._pauses = 0
         self._written: dict[TopicPartition, Written] = {}
@@ -249,8 +249,8 @@ class Producer:
                 self._requests[leader] += 1
                 self._start(self._exchange(leader, parcels))
 
-    def _ready_by_leader(self) -> dict[int, list[Lane]]:
-        ready: dict[int, list[Lane]] = {}
+    def _ready_by_leader(self) -> dict[NodeId, list[Lane]]:
+        ready: dict[NodeId, list[Lane]] = {}
         for partition, lane in self._lanes.items():
             if partition in self._stale or lane.peek() is None:
                 continue
@@ -280,7 +280,7 @@ class Producer:
             size += len(parcel.data)
         return parcels
 
-    async def _exchange(self, leader: int, parcels: dict[TopicPartition, Parcel]) -> None:
+    async def _exchange(self, leader: NodeId, parcels: dict[TopicPartition, Parcel]) -> None:
         """One request and what its answers mean."""
         batches = {partition: parcel.data for partition, parcel in parcels.items()}
         try:
@@ -294,7 +294,7 @@ class Producer:
             was_sent = isinstance(error, ConnectionLost | NoAnswer)
             for partition, parcel in parcels.items():
                 parcel.reason = str(error)
-                self._settle(
+                self._judge(
                     partition, parcel, Verdict.AGAIN_IN_DOUBT if was_sent else Verdict.AGAIN
                 )
         else:
@@ -316,7 +316,7 @@ class Producer:
         if verdict is Verdict.FAILED:
             kind = TooLarge if answer.error_code in TOO_LARGE else DeliveryFailed
             self._fail(kind(_refusal(partition, parcel, answer)))
-        self._settle(partition, parcel, verdict)
+        self._judge(partition, parcel, verdict)
 
     def _divide(self, lane: Lane, parcel: Parcel) -> None:
         """As Java's producer does: the leader may take the records in smaller batches."""
@@ -332,8 +332,8 @@ class Producer:
         self._bytes += sum(len(piece.data) for piece in pieces) - size
         lane.divide(parcel, pieces)
 
-    def _settle(self, partition: TopicPartition, parcel: Parcel, verdict: Verdict) -> None:
-        self._lanes[partition].settle(parcel, verdict)
+    def _judge(self, partition: TopicPartition, parcel: Parcel, verdict: Verdict) -> None:
+        self._lanes[partition].judge(parcel, verdict)
         if verdict is Verdict.DONE:
             self._bytes -= len(parcel.data)
             self._pauses = 0
@@ -349,7 +349,7 @@ class Producer:
 
     async def _ask_for_identity(self) -> None:
         try:
-            self._identity = Identity(*await self._cluster.init_producer())
+            self._identity = await self._cluster.init_producer()
         except OttlaError as error:
             if not _may_pass(error):
                 raise

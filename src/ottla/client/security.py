@@ -1,4 +1,4 @@
-"""How a connection is protected and who we are on it: TLS and SASL, by the Java client's names."""
+"""How a connection is encrypted and authenticated: TLS and SASL, by the Java client's names."""
 
 from __future__ import annotations
 
@@ -140,7 +140,7 @@ _NAMES: Final = frozenset(
         "ssl.endpoint.identification.algorithm",
     }
 )
-# They choose among implementations of Java's, or are for mechanisms that are refused anyway.
+# They choose among Java's implementations, or are for mechanisms that are not supported.
 _WITHOUT_EFFECT: Final = frozenset(
     {
         "ssl.protocol",

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
-from ottla.types import TopicPartition
+from ottla.types import Offset, ProducerId, TopicId, TopicPartition
 
-LATEST = -1
-EARLIEST = -2
+# Instead of a time: the end of the log, and its beginning.
+LATEST: Final = -1
+EARLIEST: Final = -2
 
-Aborted = tuple[tuple[int, int], ...]
+Aborted = tuple[tuple[ProducerId, Offset], ...]
 
 
 class TopicInfo(NamedTuple):
     name: str
-    topic_id: bytes
+    topic_id: TopicId
     partitions: tuple[int, ...]
     is_internal: bool
 

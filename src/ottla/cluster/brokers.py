@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from ottla.cluster.directories import leader_after_start
 from ottla.cluster.image import MetadataImage
+from ottla.types import TopicId
 from ottla.wire.messages.metadata_records import (
     BrokerEndpoint,
     PartitionChangeRecord,
@@ -16,8 +17,8 @@ from ottla.wire.messages.metadata_records import (
 EPOCHS_PER_BATCH_MAX: Final = 5_000
 
 # Where the raising of epochs stands: the last topic id and partition that was done.
-Cursor = tuple[bytes, int]
-FIRST: Final[Cursor] = (b"", -1)
+Cursor = tuple[TopicId, int]
+FIRST: Final[Cursor] = (TopicId(b""), -1)
 
 
 class Registration(NamedTuple):
@@ -52,16 +53,17 @@ def raise_leader_epochs(
     Those whose directory it has no more lose their leader; those whose directory is back get one.
     """
     records: list[PartitionChangeRecord] = []
+    done = after
     for topic_id, index, leader in _leaders(image, node_id, after):
         if len(records) == EPOCHS_PER_BATCH_MAX:
-            last = records[-1]
-            return records, (last.topic_id, last.partition_id)
+            return records, done
         records.append(PartitionChangeRecord(partition_id=index, topic_id=topic_id, leader=leader))
+        done = (topic_id, index)
     return records, None
 
 
 def renew_leader_epoch(
-    image: MetadataImage, node_id: int, topic_id: bytes, index: int
+    image: MetadataImage, node_id: int, topic_id: TopicId, index: int
 ) -> list[PartitionChangeRecord]:
     """A new epoch for one partition; nothing if it is gone or this node does not lead it."""
     topic = image.topics_by_id.get(topic_id)
@@ -71,14 +73,15 @@ def renew_leader_epoch(
     return [PartitionChangeRecord(partition_id=index, topic_id=topic_id, leader=node_id)]
 
 
-def _leaders(image: MetadataImage, node_id: int, after: Cursor) -> Iterator[tuple[bytes, int, int]]:
+def _leaders(
+    image: MetadataImage, node_id: int, after: Cursor
+) -> Iterator[tuple[TopicId, int, int]]:
     broker = image.brokers[node_id]
-    for topic_id in sorted(image.topics_by_id):
-        if topic_id < after[0]:
+    for topic in sorted(image.topics_by_id.values(), key=lambda topic: topic.id):
+        if topic.id < after[0]:
             continue
-        partitions = image.topics_by_id[topic_id].partitions
-        for index in sorted(partitions):
-            if (topic_id, index) > after:
-                leader = leader_after_start(broker, partitions[index])
+        for index in sorted(topic.partitions):
+            if (topic.id, index) > after:
+                leader = leader_after_start(broker, topic.partitions[index])
                 if leader is not None:
-                    yield topic_id, index, leader
+                    yield topic.id, index, leader

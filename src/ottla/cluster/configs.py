@@ -22,7 +22,7 @@ from ottla.types import ALWAYS_SYNCED_TOPICS
 
 WRITE_CACHING: Final = "write.caching"
 
-# Who and where a broker is: what no other has, and no default of all can say.
+# Who and where a broker is: of its own, so never a default for all brokers.
 OF_ONE_BROKER: Final = frozenset({"advertised.listeners", "listeners", "log.dirs", "node.id"})
 
 
@@ -132,7 +132,7 @@ def check_topic_config(name: str, broker: BrokerConfig, overrides: Mapping[str, 
     """InvalidConfig says what cannot be set, or not for this topic."""
     config = TopicConfig.resolve(broker, overrides)
     if name in ALWAYS_SYNCED_TOPICS and WRITE_CACHING in overrides and config.write_caching:
-        raise InvalidConfig(f"{name} is the broker's own and always synced: {WRITE_CACHING}=true.")
+        raise InvalidConfig(f"{WRITE_CACHING} cannot be true for {name}, which is always synced.")
 
 
 def describe_topic(

@@ -13,12 +13,12 @@ from typing import Any, Final
 from ottla.cluster import alterations, brokers, directories, features, topics
 from ottla.cluster.configs import BrokerLayers, describe_topic
 from ottla.cluster.framing import decode_record, encode_record
-from ottla.cluster.image import MetadataImage
+from ottla.cluster.image import NO_BROKER_EPOCH, MetadataImage
 from ottla.config import BrokerConfig
 from ottla.errors import ErrorCode, OttlaError, TopicExists, code_of
 from ottla.machine import Decision, Ticket
 from ottla.ports import Random
-from ottla.types import Now
+from ottla.types import NO_TOPIC_ID, Now, ProducerId, TopicId
 from ottla.wire.messages import alter_configs as legacy
 from ottla.wire.messages import incremental_alter_configs as incremental
 from ottla.wire.messages.create_partitions import (
@@ -40,7 +40,7 @@ from ottla.wire.messages.delete_topics import (
     DeleteTopicState,
 )
 from ottla.wire.messages.metadata_records import ConfigRecord, ProducerIdsRecord
-from ottla.wire.schema import NO_UUID, Message
+from ottla.wire.schema import Message
 
 PRODUCER_IDS_PER_BLOCK: Final = 1_000
 
@@ -101,7 +101,7 @@ class Controller:
             results.append(
                 CreatableTopicResult(
                     name=name,
-                    topic_id=NO_UUID if request.validate_only else outcome.id,
+                    topic_id=NO_TOPIC_ID if request.validate_only else outcome.id,
                     error_message=None,
                     num_partitions=outcome.partitions,
                     replication_factor=outcome.replication_factor,
@@ -238,7 +238,7 @@ class Controller:
     def register_broker(
         self, registration: brokers.Registration, now: Now, ticket: Ticket
     ) -> Decision[Message]:
-        """Answers with the broker's epoch. What is written first is what the records may be."""
+        """Answers with the broker's epoch. Feature levels go first: they say what may follow."""
         record = brokers.register(self.image, registration)
         return _decision([*features.finalize(self.image), record], ticket, record.broker_epoch)
 
@@ -250,7 +250,7 @@ class Controller:
         return _decision([*records], ticket, cursor)
 
     def renew_leader_epoch(
-        self, node_id: int, topic_id: bytes, index: int, now: Now, ticket: Ticket
+        self, node_id: int, topic_id: TopicId, index: int, now: Now, ticket: Ticket
     ) -> Decision[Message]:
         """A leader has cut its log; answers with how many records that made."""
         records = brokers.renew_leader_epoch(self.image, node_id, topic_id, index)
@@ -263,14 +263,14 @@ class Controller:
         now: Now,
         ticket: Ticket,
     ) -> Decision[Message]:
-        """A broker tells where its replicas lie; answers with how many that was new of."""
+        """A broker reports where its replicas lie; answers with how many of that was new."""
         records = directories.assign(self.image, node_id, assignments)
         return _decision([*records], ticket, len(records))
 
     def take_directory_offline(
         self, node_id: int, directory_id: bytes, now: Now, ticket: Ticket
     ) -> Decision[Message]:
-        """A broker tells that a directory has failed; answers with how many records that made."""
+        """A broker reports that a directory has failed; answers with how many records that made."""
         records = directories.take_offline(self.image, node_id, directory_id)
         return _decision(records, ticket, len(records))
 
@@ -284,11 +284,12 @@ class Controller:
             records = [
                 ProducerIdsRecord(
                     broker_id=self._config.node_id,
-                    broker_epoch=-1 if broker is None else broker.epoch,
+                    broker_epoch=NO_BROKER_EPOCH if broker is None else broker.epoch,
                     next_producer_id=self._producer_ids.stop,
                 )
             ]
-        producer_id, self._producer_ids = self._producer_ids[0], self._producer_ids[1:]
+        producer_id = ProducerId(self._producer_ids[0])
+        self._producer_ids = self._producer_ids[1:]
         return _decision(records, ticket, producer_id)
 
 

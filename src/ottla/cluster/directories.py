@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Final
 
 from ottla.cluster.image import BrokerImage, MetadataImage, PartitionImage
-from ottla.types import NO_NODE
+from ottla.types import NO_NODE, TopicId
 from ottla.wire.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
     PartitionChangeRecord,
@@ -24,7 +24,7 @@ RECORDS_PER_BATCH_MAX: Final = 5_000
 _RESERVED_BYTE: Final = 100
 
 # (topic id, partition, directory id)
-Assignment = tuple[bytes, int, bytes]
+Assignment = tuple[TopicId, int, bytes]
 
 
 def is_reserved(directory_id: bytes) -> bool:
@@ -43,7 +43,7 @@ def directory_of(partition: PartitionImage, node_id: int) -> bytes | None:
 
 
 def lies_offline(broker: BrokerImage, partition: PartitionImage) -> bool:
-    """Whether the broker's replica is known to lie in a directory that the broker has not."""
+    """Whether the broker's replica is known to lie in a directory that the broker does not have."""
     directory_id = directory_of(partition, broker.id)
     return (
         directory_id is not None and bool(broker.log_dirs) and directory_id not in broker.log_dirs

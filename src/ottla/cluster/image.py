@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ottla.cluster.names import collision_key
-from ottla.types import INTERNAL_TOPICS
+from ottla.types import INTERNAL_TOPICS, LeaderEpoch, ProducerId, TopicId
 from ottla.wire.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -30,6 +30,7 @@ T = TypeVar("T")
 
 # PartitionChangeRecord: this value of `leader` leaves leader and leader epoch alone.
 NO_LEADER_CHANGE: Final = -2
+NO_BROKER_EPOCH: Final = -1
 
 
 class ResourceType(IntEnum):
@@ -45,7 +46,7 @@ class InconsistentMetadata(Exception):
 
 class PartitionImage(NamedTuple):
     leader: int
-    leader_epoch: int
+    leader_epoch: LeaderEpoch
     partition_epoch: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
@@ -58,7 +59,7 @@ class TopicImage:
 
     __slots__ = ("id", "name", "partitions")
 
-    def __init__(self, name: str, id: bytes) -> None:
+    def __init__(self, name: str, id: TopicId) -> None:
         self.name = name
         self.id = id
         self.partitions: dict[int, PartitionImage] = {}
@@ -122,13 +123,14 @@ class MetadataImage:
 
     def __init__(self) -> None:
         self.topics_by_name: dict[str, TopicImage] = {}
+        # Looked up by what requests and records bring, which may be any bytes.
         self.topics_by_id: dict[bytes, TopicImage] = {}
         self.topics_by_collision_key: dict[str, str] = {}
         self.partition_count = 0
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         self.brokers: dict[int, BrokerImage] = {}
         self.features: dict[str, int] = {}
-        self.next_producer_id = 0
+        self.next_producer_id = ProducerId(0)
         self._tuples: dict[tuple[Any, ...], tuple[Any, ...]] = {}
 
     def __eq__(self, other: object) -> bool:
@@ -168,9 +170,9 @@ class MetadataImage:
     def _add_topic(self, record: TopicRecord) -> None:
         if record.name in self.topics_by_name or record.topic_id in self.topics_by_id:
             raise InconsistentMetadata(f"topic {record.name} is created twice")
-        topic = TopicImage(record.name, record.topic_id)
+        topic = TopicImage(record.name, TopicId(record.topic_id))
         self.topics_by_name[record.name] = topic
-        self.topics_by_id[record.topic_id] = topic
+        self.topics_by_id[topic.id] = topic
         key = collision_key(record.name)
         if key is not None:
             self.topics_by_collision_key[key] = record.name
@@ -191,7 +193,7 @@ class MetadataImage:
             self.partition_count += 1
         topic.partitions[record.partition_id] = PartitionImage(
             leader=record.leader,
-            leader_epoch=record.leader_epoch,
+            leader_epoch=LeaderEpoch(record.leader_epoch),
             partition_epoch=record.partition_epoch,
             replicas=self._shared(record.replicas),
             isr=self._shared(record.isr),
@@ -206,7 +208,7 @@ class MetadataImage:
         leader, leader_epoch = before.leader, before.leader_epoch
         if record.leader != NO_LEADER_CHANGE:
             # The epoch grows even when the leader stays the same: that is how a restart is told.
-            leader, leader_epoch = record.leader, leader_epoch + 1
+            leader, leader_epoch = record.leader, LeaderEpoch(leader_epoch + 1)
         topic.partitions[record.partition_id] = PartitionImage(
             leader=leader,
             leader_epoch=leader_epoch,
@@ -259,7 +261,7 @@ class MetadataImage:
     def _take_producer_ids(self, record: ProducerIdsRecord) -> None:
         if record.next_producer_id <= self.next_producer_id:
             raise InconsistentMetadata("producer ids would be handed out twice")
-        self.next_producer_id = record.next_producer_id
+        self.next_producer_id = ProducerId(record.next_producer_id)
 
     def _set_feature(self, record: FeatureLevelRecord) -> None:
         if record.feature_level:

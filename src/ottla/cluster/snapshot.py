@@ -11,8 +11,14 @@ from itertools import islice
 from typing import Final
 
 from ottla.cluster.features import METADATA_VERSION
-from ottla.cluster.image import BrokerImage, MetadataImage, PartitionImage, TopicImage
-from ottla.types import NO_NODE
+from ottla.cluster.image import (
+    NO_BROKER_EPOCH,
+    BrokerImage,
+    MetadataImage,
+    PartitionImage,
+    TopicImage,
+)
+from ottla.types import NO_NODE, TopicId
 from ottla.wire.messages.metadata_records import (
     BrokerEndpoint,
     ConfigRecord,
@@ -24,17 +30,12 @@ from ottla.wire.messages.metadata_records import (
 )
 from ottla.wire.schema import Message
 
-NO_BROKER_EPOCH: Final = -1
 # So many topics, or owners of settings, are copied within a fraction of a millisecond.
 COPIED_PER_STEP: Final = 250
 
 
-def records_of(image: MetadataImage) -> Iterator[Message]:
-    """The fold of these over an empty image is `image`."""
-    return copy_of(image).records()
-
-
 def copy_of(image: MetadataImage) -> ImageCopy:
+    """The fold of its records over an empty image is `image`."""
     copy = ImageCopy(image)
     while copy.step():
         pass
@@ -65,8 +66,8 @@ class ImageCopy:
         return bool(topics or owners)
 
     def records(self) -> Iterator[Message]:
-        """The whole copy as records, once: what is told is let go."""
-        # Kafka's readers want to know the version before all that depends on it.
+        """The whole copy as records, once: each part is freed as it is given out."""
+        # Kafka's readers need the version before anything that depends on it.
         for name in sorted(self._features, key=lambda name: (name != METADATA_VERSION, name)):
             yield FeatureLevelRecord(name=name, feature_level=self._features[name])
         for broker in self._brokers:
@@ -103,7 +104,7 @@ def _registration(broker: BrokerImage) -> RegisterBrokerRecord:
     )
 
 
-def _partition(topic_id: bytes, index: int, partition: PartitionImage) -> PartitionRecord:
+def _partition(topic_id: TopicId, index: int, partition: PartitionImage) -> PartitionRecord:
     return PartitionRecord(
         partition_id=index,
         topic_id=topic_id,

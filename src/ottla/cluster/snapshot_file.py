@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 from ottla.cluster.framing import encode_record
 from ottla.errors import CorruptBatch
 from ottla.ports import Disk
+from ottla.types import LeaderEpoch, Offset
 from ottla.wire.codec import MalformedMessage, decode, encode
 from ottla.wire.messages.snapshot_records import SnapshotFooterRecord, SnapshotHeaderRecord
 from ottla.wire.records import (
@@ -42,7 +43,7 @@ SNAPSHOT_HEADER: Final = 3
 SNAPSHOT_FOOTER: Final = 4
 FORMAT_VERSION: Final = 0
 # Kafka reads no metadata batch above 8 MB; ours are as large as is decoded in a few milliseconds.
-RECORDS_PER_BATCH_MAX: Final = 1_000
+BATCH_RECORDS_MAX: Final = 1_000
 BATCH_BYTES_MAX: Final = 1024 * 1024
 
 
@@ -53,8 +54,8 @@ class DamagedSnapshot(Exception):
 class SnapshotId(NamedTuple):
     """What a snapshot is called; in this order the largest is the newest."""
 
-    end_offset: int
-    epoch: int
+    end_offset: Offset
+    epoch: LeaderEpoch
 
     def __str__(self) -> str:
         return f"{self.end_offset:0{OFFSET_DIGITS}d}-{self.epoch:0{EPOCH_DIGITS}d}"
@@ -69,7 +70,7 @@ class SnapshotId(NamedTuple):
             and (offset + epoch).isascii()
             and (offset + epoch).isdecimal()
         )
-        return cls(int(offset), int(epoch)) if is_snapshot else None
+        return cls(Offset(int(offset)), LeaderEpoch(int(epoch))) if is_snapshot else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +83,7 @@ class Snapshot:
     batches: Sequence[memoryview]
 
     @property
-    def end_offset(self) -> int:
+    def end_offset(self) -> Offset:
         return self.id.end_offset
 
 
@@ -109,7 +110,7 @@ def _grouped(records: Iterable[Message]) -> Iterator[list[bytes]]:
     byte_count = 0
     for record in records:
         value = encode_record(record)
-        is_full = len(values) == RECORDS_PER_BATCH_MAX or byte_count + len(value) > BATCH_BYTES_MAX
+        is_full = len(values) == BATCH_RECORDS_MAX or byte_count + len(value) > BATCH_BYTES_MAX
         if values and is_full:
             yield values
             values, byte_count = [], 0
@@ -119,7 +120,9 @@ def _grouped(records: Iterable[Message]) -> Iterator[list[bytes]]:
         yield values
 
 
-def _control_batch(offset: int, epoch: int, now_ms: int, kind: int, message: Message) -> bytearray:
+def _control_batch(
+    offset: int, epoch: LeaderEpoch, now_ms: int, kind: int, message: Message
+) -> bytearray:
     key = CONTROL_KEY.pack(CONTROL_KEY_VERSION, kind)
     record = Record(offset, now_ms, key, encode(message, FORMAT_VERSION))
     return encode_batch([record], base_offset=offset, leader_epoch=epoch, is_control=True)
@@ -223,7 +226,7 @@ class SnapshotFiles:
         return decode_snapshot(id, self._disk.read_file(self.path(id)))
 
     def newest(self) -> Snapshot | None:
-        """The newest one that is whole; the log is told of those that are not."""
+        """The newest one that is whole; those that are not are logged."""
         for id in reversed(self.ids()):
             try:
                 return self.read(id)

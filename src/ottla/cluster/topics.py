@@ -1,4 +1,4 @@
-"""Creating topics, deleting them, adding partitions: who asks for what gets which records.
+"""Creating topics, deleting them, adding partitions: the records that a request comes to.
 
 Each topic of a request stands for itself: it gives records, or an error that names what is wrong.
 """
@@ -29,7 +29,7 @@ from ottla.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.ports import Random
-from ottla.types import METADATA_TOPIC, NO_TOPIC_ID
+from ottla.types import METADATA_TOPIC, NO_TOPIC_ID, TopicId
 from ottla.wire.messages.create_partitions import CreatePartitionsTopic
 from ottla.wire.messages.create_topics import CreatableTopic
 from ottla.wire.messages.delete_topics import DeleteTopicState
@@ -48,7 +48,7 @@ RECORDS_PER_REQUEST_MAX: Final = 10_000
 class NewTopic(NamedTuple):
     """A topic that may be created."""
 
-    id: bytes
+    id: TopicId
     partitions: int
     replication_factor: int
     overrides: Mapping[str, str]
@@ -150,7 +150,7 @@ def _new_topic(
         count, factor = _counts(config, topic)
         room.check(0, count)
         replicas = place(candidates(image), count, factor, random)
-    topic_id = new_id(random)
+    topic_id = TopicId(new_id(random))
     records: list[Message] = [TopicRecord(name=topic.name, topic_id=topic_id)]
     records += [
         ConfigRecord(
@@ -226,7 +226,7 @@ def candidates(image: MetadataImage) -> list[Candidate]:
 
 
 def partition_records(
-    image: MetadataImage, topic_id: bytes, first: int, replicas: Sequence[tuple[int, ...]]
+    image: MetadataImage, topic_id: TopicId, first: int, replicas: Sequence[tuple[int, ...]]
 ) -> list[Message]:
     """New partitions, numbered from `first`; the first active replica leads."""
     records: list[Message] = []

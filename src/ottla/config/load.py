@@ -78,8 +78,8 @@ def load(
     for name, text, origin in given:
         name = ALIASES.get(name, name)
         if name not in BROKER_SETTINGS and not is_of_kafka(name):
-            refusal = unknown(name, [*BROKER_SETTINGS, *ALIASES])
-            raise InvalidConfig(f"{refusal} (from {origin}; `ottla config list` shows all)")
+            error = unknown(name, [*BROKER_SETTINGS, *ALIASES])
+            raise InvalidConfig(f"{error} (from {origin}; `ottla settings list` shows all)")
         texts[name] = text
         origins[name] = origin
     try:
@@ -133,8 +133,8 @@ def _from_environment(env: Mapping[str, str]) -> Iterable[_Given]:
         if not variable.startswith(ENVIRONMENT_PREFIX) or _is_reserved(variable, text):
             continue
         if variable not in name_by_variable:
-            refusal = unknown(variable, name_by_variable, "setting in the environment:")
-            raise InvalidConfig(f"{refusal} (`ottla config list` shows all)")
+            error = unknown(variable, name_by_variable, "setting in the environment:")
+            raise InvalidConfig(f"{error} (`ottla settings list` shows all)")
         yield _Given(name_by_variable[variable], text, Origin(Source.ENVIRONMENT, variable))
 
 

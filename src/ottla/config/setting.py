@@ -127,12 +127,12 @@ class Setting(NamedTuple):
         try:
             value = _PARSERS[self.kind](text)
         except ValueError:
-            raise self._refusal(text, _EXPECTED[self.kind]) from None
+            raise self._invalid(text, _EXPECTED[self.kind]) from None
         bits = _WIDTH_BITS.get(self.kind)
         if bits and not -(2 ** (bits - 1)) <= value < 2 ** (bits - 1):
-            raise self._refusal(text, f"a whole number of {bits} bits")
+            raise self._invalid(text, f"a whole number of {bits} bits")
         if self.check and not self.check.holds(value):
-            raise self._refusal(text, self.check.expected)
+            raise self._invalid(text, self.check.expected)
         return value
 
     def format(self, value: Any) -> str | None:
@@ -145,7 +145,7 @@ class Setting(NamedTuple):
             return ",".join(value)
         return str(value)
 
-    def _refusal(self, text: str, expected: str) -> InvalidConfig:
+    def _invalid(self, text: str, expected: str) -> InvalidConfig:
         return InvalidConfig(f"{self.name} is {text!r}, but must be {expected}.")
 
 
@@ -314,7 +314,7 @@ class Settings(_Given, metaclass=SettingsType):
 
 
 def unknown(name: str, known: Iterable[str], what: str = "setting") -> InvalidConfig:
-    """The refusal of a name that is not known, with the nearest that is."""
+    """The error for a name that is not known, with the nearest that is."""
     import difflib
 
     nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -48,9 +48,9 @@ from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 
 logger = logging.getLogger(__name__)
 
-# From here on a member must come back with the id that it was given (KIP-394).
+# From this version on a member must come back with the id that it was given (KIP-394).
 JOIN_VERSION_WITH_REQUIRED_ID: Final = 4
-# From here on a static leader can be told that it leads but need not assign (KIP-814).
+# From this version on a static leader can be told that it leads but need not assign (KIP-814).
 JOIN_VERSION_WITH_SKIP: Final = 9
 LEAVE_VERSION_WITH_BATCH: Final = 3
 REASON_LENGTH_MAX: Final = 255
@@ -283,7 +283,7 @@ class ClassicProtocol:
             self._complete_join(group, now, out)
 
     def _complete_join(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
-        """Who has joined, and each static member, is the next generation."""
+        """The next generation is all who have joined, and every static member."""
         self.timers.cancel(Timer(TimerKind.JOIN, group.id))
         late = [
             member.id
@@ -355,7 +355,7 @@ class ClassicProtocol:
         group.waiting_syncs.clear()
 
     def on_sync_deadline(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
-        """Who took part in the join and never asked for its assignment is gone."""
+        """A member that joined and never asked for its assignment is removed."""
         if group.state not in (COMPLETING, STABLE) or not group.pending_syncs:
             return
         for member_id in list(group.pending_syncs):
@@ -395,7 +395,7 @@ class ClassicProtocol:
             return
         is_parked = member_id in group.waiting_joins or member_id in group.waiting_syncs
         if is_parked and not member.is_new:
-            # It waits for us, not we for it; its session starts anew when it is answered.
+            # The member waits for an answer of ours; its session starts anew when it gets one.
             return
         self._drop(group, member_id, out)
         if group.state is PREPARING:

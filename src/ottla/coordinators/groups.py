@@ -93,7 +93,7 @@ class GroupMachine:
 
     def loaded(self, now: Now) -> None:
         self._is_live = True
-        for group_id in [id for id, group in self.groups.items() if self._is_hollow(group)]:
+        for group_id in [id for id, group in self.groups.items() if self._is_unrecorded(group)]:
             del self.groups[group_id]
         for group in self.groups.values():
             self.classic.watch_loaded(group, now)
@@ -214,7 +214,7 @@ class GroupMachine:
         self.timers.set(Timer(TimerKind.OFFSETS), at_ms)
 
     def _sweep(self, now: Now, out: Outcome) -> None:
-        """Expires offsets, some groups at a time; a group that is empty of all goes with them."""
+        """Expires offsets, some groups at a time; an empty group without any goes with them."""
         if not self._unswept:
             self._unswept = list(self.groups)
         todo, self._unswept = (
@@ -241,12 +241,12 @@ class GroupMachine:
 
     def _remove(self, group: ClassicGroup, now: Now, out: Outcome) -> None:
         """A group of which the log knows nothing needs no tombstone."""
-        if self._is_hollow(group):
+        if self._is_unrecorded(group):
             self._forget(group.id, now.wall_ms)
         else:
             out.records.append(GroupRecord(group.id, None))
 
-    def _is_hollow(self, group: ClassicGroup) -> bool:
+    def _is_unrecorded(self, group: ClassicGroup) -> bool:
         return group.stored is None and group.id not in self.offsets.groups()
 
     # ----------------------------------------------------------------------------- administration
@@ -279,7 +279,7 @@ class GroupMachine:
                 described.error_code = ErrorCode.GROUP_ID_NOT_FOUND
                 described.error_message = f"Group {name} not found."
             return described
-        # What members are to read is settled only while the group is stable.
+        # What members are to read is certain only while the group is stable.
         is_stable = group.state is GroupState.STABLE
         return DescribedGroup(
             group_id=name,

@@ -10,7 +10,7 @@ from ottla.coordinators.group_records import OffsetRecord
 from ottla.coordinators.group_states import GroupState
 from ottla.coordinators.settings import GroupSettings, fits_in_record
 from ottla.errors import ErrorCode
-from ottla.types import NO_OFFSET
+from ottla.types import NO_OFFSET, Offset
 from ottla.wire.messages.group_records import OffsetCommitValue
 from ottla.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -32,7 +32,7 @@ from ottla.wire.messages.offset_fetch import (
     OffsetFetchResponseTopics,
 )
 
-# From here on a client can be told that its group is gone.
+# From this version on a client can be told that its group is gone.
 COMMIT_VERSION_WITH_GROUP_ERRORS: Final = 9
 
 # Whether a partition of a topic exists, by topic name and partition index.
@@ -46,7 +46,7 @@ class Position(NamedTuple):
     group: str
     topic: str
     partition: int
-    offset: int
+    offset: Offset
 
 
 class OffsetStore:
@@ -87,7 +87,7 @@ class OffsetStore:
         for group, topics in self._groups.items():
             for topic, partitions in topics.items():
                 for partition, value in partitions.items():
-                    yield Position(group, topic, partition, value.offset)
+                    yield Position(group, topic, partition, Offset(value.offset))
 
     def tombstones(self, group: str, topics: Iterable[str] | None = None) -> list[OffsetRecord]:
         """What deletes a group's positions: all of them, or those in `topics`."""
@@ -265,7 +265,7 @@ def expired(
 ) -> list[OffsetRecord]:
     """Tombstones for what nobody needs any more (KIP-211).
 
-    Counting starts when the group became empty; in a group without members' protocol, and for
+    Counting starts when the group became empty; in a group that never had members, and for
     topics that a stable consumer group no longer reads, at the commit itself. A group in between
     keeps everything.
     """

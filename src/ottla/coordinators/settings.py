@@ -1,4 +1,4 @@
-"""What groups are bounded and timed by."""
+"""Limits and timeouts of groups."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ def parse_head(head: bytes) -> Request:
         first, *lines = head.decode("latin-1").split("\r\n")
         method, target, version = first.split(" ")
     except ValueError:
-        raise BadRequest("the request line has not three parts") from None
+        raise BadRequest("the request line does not have three parts") from None
     if version not in ("HTTP/1.1", "HTTP/1.0"):
         raise BadRequest("only HTTP/1.1 and HTTP/1.0 are spoken here")
     if not (method.isascii() and method.isalpha()) or not target.startswith("/"):
@@ -178,18 +178,18 @@ class HttpConnection(asyncio.Protocol):
         while self._received and not self._is_unread and self._is_open():
             end = self._received.find(b"\r\n\r\n", 0, self._limits.head_bytes_max)
             if not self._received[:1].isalpha():
-                self._refuse(400, b"this port speaks HTTP\n")
+                self._answer_last(400, b"this port speaks HTTP\n")
                 return
             if end < 0:
                 if len(self._received) >= self._limits.head_bytes_max:
-                    self._refuse(431, b"the request's head is too long\n")
+                    self._answer_last(431, b"the request's head is too long\n")
                 return
             head = bytes(self._received[:end])
             del self._received[: end + 4]
             try:
                 request = parse_head(head)
             except BadRequest as error:
-                self._refuse(400, f"{error}\n".encode())
+                self._answer_last(400, f"{error}\n".encode())
                 return
             reply = self._server.answer(request)
             self._send(reply, request.keep_alive, with_body=request.method != "HEAD")
@@ -200,7 +200,7 @@ class HttpConnection(asyncio.Protocol):
                     else self._limits.idle_timeout_s
                 )
 
-    def _refuse(self, status: int, why: bytes) -> None:
+    def _answer_last(self, status: int, why: bytes) -> None:
         self._received.clear()
         self._send(HttpReply(status, why), keep_alive=False, with_body=True)
 

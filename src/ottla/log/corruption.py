@@ -1,7 +1,7 @@
 """Damage in what was synced: told with its place, remembered, and never repaired here.
 
 A log with damage is fenced. It keeps every byte it has, serves what lies before the damage (and
-behind it, where a batch can be found again), and takes no more writes. A note in the partition's
+after it, where a batch can be found again), and takes no more writes. A note in the partition's
 directory outlives the process: whoever opens a log with a note reads all of it first.
 """
 
@@ -68,7 +68,7 @@ class Corruption(NamedTuple):
 
 
 class Examined(NamedTuple):
-    """The place behind the last batch that was found, and what is wrong there, if anything is."""
+    """The place after the last batch that was found, and what is wrong there, if anything is."""
 
     next_offset: int
     position: int
@@ -130,7 +130,7 @@ def is_in_order(
 def _resumes_at(
     segment: Segment, read: Read, position: int, end: int, offset: int, until: int
 ) -> int:
-    """Where reading can go on behind a batch whose length may be as wrong as its contents."""
+    """Where reading can go on after a batch whose length may be as wrong as its contents."""
     for at, header, batch in batches(read, position, end):
         is_next = is_in_order(segment, header, offset + 1, None) and header.base_offset < until
         if is_next and is_intact(read, at, header, batch):
@@ -157,7 +157,7 @@ def first_hole(segments: Sequence[Segment], handles: Handles, byte_count: int) -
 
     Holes are legal where compaction has been; then the first one is as good a place as any.
     """
-    reason = f"{sum(s.size for s in segments)} bytes of log where {byte_count} were left behind"
+    reason = f"{sum(s.size for s in segments)} bytes of log where {byte_count} were left"
     for segment, following in pairwise(segments):
         end = examine(segment, segment.reader(handles), segment.size, following.base_offset)
         if end.next_offset < following.base_offset:

@@ -10,9 +10,12 @@ from ottla.log.checkpoints import format_lines, parse_lines
 from ottla.log.handles import Handle
 from ottla.log.unsynced import Unsynced
 from ottla.ports import Disk
-from ottla.types import NO_EPOCH, NO_OFFSET
+from ottla.types import NO_EPOCH, NO_OFFSET, LeaderEpoch
 
 FILE_NAME: Final = "leader-epoch-checkpoint"
+
+# The epoch and the offset of its first batch: mixed up, they would cut a log at random.
+Entry = tuple[LeaderEpoch, int]
 
 
 class Epochs:
@@ -25,12 +28,12 @@ class Epochs:
     __slots__ = ("_entries", "_saved", "latest")
 
     def __init__(self) -> None:
-        self._entries: list[tuple[int, int]] = []
-        self._saved: list[tuple[int, int]] = []
-        self.latest: int = NO_EPOCH
+        self._entries: list[Entry] = []
+        self._saved: list[Entry] = []
+        self.latest: LeaderEpoch = NO_EPOCH
 
     @property
-    def entries(self) -> list[tuple[int, int]]:
+    def entries(self) -> list[Entry]:
         return list(self._entries)
 
     @classmethod
@@ -38,14 +41,15 @@ class Epochs:
         path = f"{directory}/{FILE_NAME}"
         epochs = cls()
         epochs._entries = [
-            (int(epoch), int(offset)) for epoch, offset in parse_lines(disk, path, field_count=2)
+            (LeaderEpoch(int(epoch)), int(offset))
+            for epoch, offset in parse_lines(disk, path, field_count=2)
         ]
         epochs._saved = list(epochs._entries)
         epochs._renew()
         return epochs
 
     @classmethod
-    def of(cls, entries: Iterable[tuple[int, int]]) -> Epochs:
+    def of(cls, entries: Iterable[Entry]) -> Epochs:
         """Epochs that are in no file of their own."""
         epochs = cls()
         epochs._entries = list(entries)
@@ -64,7 +68,7 @@ class Epochs:
             unsynced.write_away(Handle(f"{directory}/{FILE_NAME}"), format_lines(entries))
             self._saved = entries
 
-    def assign(self, epoch: int, start_offset: int) -> None:
+    def assign(self, epoch: LeaderEpoch, start_offset: int) -> None:
         """From this offset on batches carry this epoch; what contradicts that gives way."""
         if epoch == self.latest and self._entries and self._entries[-1][1] <= start_offset:
             return
@@ -83,7 +87,7 @@ class Epochs:
             self.assign(latest, end_offset)
 
     def cut_end(self, end_offset: int) -> None:
-        """Forgets the epochs that began at or behind `end_offset`."""
+        """Forgets the epochs that began at or after `end_offset`."""
         while self._entries and self._entries[-1][1] >= end_offset:
             self._entries.pop()
         self._renew()
@@ -94,11 +98,11 @@ class Epochs:
         if ended:
             self._entries[:ended] = [(self._entries[ended - 1][0], start_offset)]
 
-    def epoch_at(self, offset: int) -> int:
+    def epoch_at(self, offset: int) -> LeaderEpoch:
         at = bisect_right(self._entries, offset, key=lambda entry: entry[1])
         return self._entries[at - 1][0] if at else NO_EPOCH
 
-    def end_offset_for(self, epoch: int, end_offset: int) -> tuple[int, int]:
+    def end_offset_for(self, epoch: LeaderEpoch, end_offset: int) -> Entry:
         """The largest known epoch up to `epoch`, and where it ends (KIP-101, KIP-320)."""
         if epoch == NO_EPOCH or epoch > self.latest:
             return NO_EPOCH, NO_OFFSET

@@ -138,7 +138,7 @@ class Indexes:
         self.first_timestamp = first_timestamp
 
     def tail(self, entry_count: int, time_entry_count: int) -> Indexes:
-        """Those behind so many entries, without the last one of a finished segment."""
+        """Those after so many entries, without the last one of a finished segment."""
         tail = Indexes()
         tail.offsets = self.offsets[entry_count:]
         tail.positions = self.positions[entry_count:]
@@ -147,7 +147,7 @@ class Indexes:
         return tail
 
     def cut_before(self, offset: int, interval: int) -> int:
-        """Leaves out what comes behind the last entry up to `offset`; returns its position.
+        """Leaves out what comes after the last entry up to `offset`; returns its position.
 
         The batch there is to be added again: it gets its entry anew.
         """

@@ -5,38 +5,38 @@ the operating system) and synced (a `SyncTicket` came back). `append` does no IO
 begun in memory and gets its file in `write`, so that `write` is the only place where the disk can
 refuse; whatever it refuses is taken back as if it had never been appended.
 
-Nothing here waits or knows a loop. `append`, `write`, `begin_sync` and their like belong to one
-thread; `read`, `first_at_or_after` and `max_timestamp` may run in others beside it.
+Nothing here waits or knows a loop. All of it belongs to one thread; what readers in other threads
+may use beside it is `LogView`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ottla.errors import OffsetOutOfRange, StorageFailed
-from ottla.log import lookup
-from ottla.log.closing import remove_needless_snapshots, save_for_clean_start
+from ottla.log.closing import TakeShort, remove_needless_snapshots, save_for_clean_start
 from ottla.log.corruption import Corruption
 from ottla.log.epochs import Epochs
-from ottla.log.handles import Handles, NotCached
+from ottla.log.handles import Handles
+from ottla.log.hints import Hints, Progress, Saving
 from ottla.log.index import Indexes
-from ottla.log.listing import Loaded, Site, producers_at
-from ottla.log.loading import load, needed_from
-from ottla.log.lookup import GoThrough, Moment
+from ottla.log.opening.listing import Loaded, producers_at
+from ottla.log.opening.loading import load
+from ottla.log.opening.short_logs import ShortLog
 from ottla.log.producer_state import ProducerState
-from ottla.log.progress import Hints, Progress, Saving
-from ottla.log.reading import Nonsense, Reader
+from ottla.log.reading import Reader
 from ottla.log.rolling import must_roll
 from ottla.log.segment import Segment
-from ottla.log.short_logs import ShortLog, short_form
+from ottla.log.site import Site
 from ottla.log.truncation import cut_files, find_cut
-from ottla.log.unsynced import Unsynced
-from ottla.log.values import Appended, LogConfig, LogPosition, SyncTicket
+from ottla.log.unsynced import SyncTicket, Unsynced
+from ottla.log.values import Appended, LogConfig, LogPosition
+from ottla.log.view import LogView
 from ottla.log.writing import Mark, Probing, Roll, Writing, go_back
 from ottla.ports import Disk
+from ottla.types import LeaderEpoch
 from ottla.wire.records import APPEND_TIME_BIT, BatchHeader, stamp
-from ottla.wire.scanning import all_at_once
 from ottla.wire.schema import Buffer
 
 # Half the price of calling the class, and this is the path of every batch.
@@ -45,53 +45,30 @@ _new_tuple: Final = tuple.__new__
 __all__ = ["Appended", "Log", "LogConfig", "LogPosition", "SyncTicket"]
 
 
-class Log:
+class Log(LogView):
     __slots__ = (
         "_active",
-        "_epochs",
-        "_handles",
         "_is_closed",
         "_is_doubtful",
         "_mark",
-        "_older_bytes",
         "_producers",
         "_progress",
         "_queue",
         "_queue_at",
-        "_reader",
         "_recovery_point",
         "_rolls",
-        "_segments",
-        "_snapshots",
         "_unsynced",
         "_writing",
-        "config",
-        "corruption",
-        "directory",
-        "end_offset",
         "fenced",
-        "start_offset",
-        "suspicion",
         "synced",
         "written",
     )
 
     def __init__(self, handles: Handles, directory: str, config: LogConfig, loaded: Loaded) -> None:
-        self.directory = directory
-        self.config = config
-        self.corruption = loaded.corruption
+        super().__init__(handles, directory, config, loaded)
         self.fenced = loaded.corruption is not None
-        self.suspicion: Corruption | None = None
-        self.start_offset = 0
-        self.end_offset = loaded.end_offset
-        self._handles = handles
-        self._segments = loaded.segments
         self._active = active = loaded.segments[-1]
-        self._older_bytes = sum(segment.size for segment in loaded.segments[:-1])
         self._producers = loaded.producers
-        self._epochs = loaded.epochs
-        self._snapshots = loaded.snapshots
-        self._reader = Reader(handles)
         self.written = LogPosition(loaded.end_offset, active.base_offset, active.size)
         self.synced = self.written
         self._queue: list[Buffer] = []
@@ -124,7 +101,7 @@ class Log:
         """Blocking. All that is found and kept is synced: `synced` is the end of the log.
 
         `clean=True` believes the files and is quick whatever their size; with `known_bytes` it
-        notices missing ones. `clean=False` checks what lies behind `recovery_point` and cuts the
+        notices missing ones. `clean=False` checks what lies after `recovery_point` and cuts the
         log at the first batch that is not intact. If synced bytes are not what they were, the log
         has a `corruption`, is fenced, and nothing on disk is changed.
         With `is_synced_together` the caller syncs the file system before it uses the log.
@@ -182,7 +159,7 @@ class Log:
         indexes.add(offset, segment.size, size, timestamp, self.config.index_interval_bytes)
         segment.size += size
         if leader_epoch != self._epochs.latest:
-            self._epochs.assign(leader_epoch, base_offset)
+            self._epochs.assign(LeaderEpoch(leader_epoch), base_offset)
         if header.producer_id >= 0:
             self._producers.add(header, base_offset, now_ms)
         self._queue.append(batch)
@@ -221,7 +198,7 @@ class Log:
         self._mark = (segment, segment.size, indexes.mark())
 
     def _roll(self, now_ms: int) -> Segment:
-        """Begins a segment in memory; a reader in a thread sees the old list or the new one."""
+        """Begins a segment in memory."""
         rolled = self._active
         base_offset = self.end_offset
         self._rolls.append(
@@ -229,8 +206,7 @@ class Log:
         )
         self._active = Segment(self.directory, base_offset, 0, now_ms)
         self._active.indexes = Indexes()
-        self._segments = [*self._segments, self._active]
-        self._older_bytes += rolled.size
+        self._chain.add(self._active)
         self._queue = []
         self._queue_at = 0
         return self._active
@@ -279,8 +255,8 @@ class Log:
         """It has run; what was queued meanwhile is still queued."""
         for roll in writing.rolls:
             roll.segment.seal()
-        self._snapshots.update(writing.snapshots)
-        self._producers.settle(writing.change_count)
+        self._chain.snapshots.update(writing.snapshots)
+        self._producers.keep(writing.change_count)
         self.written = writing.place
         self._end_write(writing)
 
@@ -317,7 +293,7 @@ class Log:
     def _take_back(self) -> None:
         """Nothing since the last `write` happened; its run has cut off what reached the disk."""
         assert self._mark is not None
-        self._hold(go_back(self._segments, self._handles, self._mark))
+        self._active = self._chain.hold(go_back(self.segments, self._handles, self._mark))
         self.end_offset = self.written.offset
         self._producers.undo()
         self._epochs.retreat(self.end_offset)
@@ -347,7 +323,7 @@ class Log:
             self.synced = ticket.position
 
     def fail_sync(self, ticket: SyncTicket | None = None) -> None:
-        """A sync failed: what is on disk behind `synced` is unknown, and stays so.
+        """A sync failed: what is on disk after `synced` is unknown, and stays so.
 
         Another sync that succeeds would prove nothing: the kernel reports a lost page once. But
         its files stay open until it is back; without a `ticket`, nobody is syncing any.
@@ -361,14 +337,14 @@ class Log:
     def reopen(self, now_ms: int) -> Log:
         """Blocking. A fresh log from a fenced one; after a failed sync cut where it was synced.
 
-        Behind that point even batches that look intact are not believed: they may come from the
+        After that point even batches that look intact are not believed: they may come from the
         page cache and be nowhere else.
         """
         if self.corruption is not None:
             raise StorageFailed(f"{self.directory} is damaged: {self.corruption}")
         self.abandon()
         if self._is_doubtful:
-            self._site(now_ms).cut(self._segments, self.synced)
+            self._site(now_ms).cut(self.segments, self.synced)
         return Log.open(
             self._handles.disk,
             self.directory,
@@ -399,13 +375,13 @@ class Log:
         if self._writing or self.fenced or hints.segment is not self._active:
             return None
         self._writing = saving = self._progress.saving(
-            self._unsynced, hints, self._segments, self._epochs
+            self._unsynced, hints, self.segments, self._epochs
         )
         return saving
 
     def end_saving(self, saving: Saving) -> None:
         if saving.is_done:
-            self._progress.saved(saving, self._snapshots)
+            self._progress.saved(saving, self._chain.snapshots)
         self._end_write(saving)
 
     def condemn(self, corruption: Corruption) -> None:
@@ -415,70 +391,11 @@ class Log:
         self.fenced = True
         self._reader.forget()
 
-    # --------------------------------------------------------------------------------- reading
-
-    def read(
-        self, offset: int, max_bytes: int, limit: LogPosition, *, cached_only: bool = True
-    ) -> Buffer | None:
-        """Batches from the one with `offset` on, up to `limit`; the last one may be cut short.
-
-        The first batch is whole even above `max_bytes`. None when the disk would have to be waited
-        for; then read again in a thread, with `cached_only=False`.
-        """
-        if offset == limit.offset and offset >= self.start_offset:
-            return b""
-        if not self.start_offset <= offset < limit.offset:
-            raise self._out_of_range(offset, limit)
-        if self.corruption is not None:
-            limit = self.corruption.limit_for(offset, self._segments, limit)
-        reader = self._reader
-        try:
-            return reader.read(self._segments, offset, max_bytes, limit, cached_only=cached_only)
-        except NotCached:
-            return None
-        except (Nonsense, FileNotFoundError) as error:
-            if reader is not self._reader:
-                # Compaction has put another segment in the place of the one that was read.
-                return self.read(offset, max_bytes, limit, cached_only=cached_only)
-            if isinstance(error, Nonsense):
-                self.suspicion = error.found
-                raise StorageFailed(f"{error.found}") from None
-            if offset < self.start_offset:
-                raise self._out_of_range(offset, limit) from None
-            raise
-
-    def _out_of_range(self, offset: int, limit: LogPosition) -> OffsetOutOfRange:
-        return OffsetOutOfRange(
-            f"offset {offset} is not in [{self.start_offset}, {limit.offset}] of {self.directory}"
-        )
-
-    def first_at_or_after(
-        self, timestamp_ms: int, limit: LogPosition, go_through: GoThrough = all_at_once
-    ) -> Moment | None:
-        """Blocking. (offset, timestamp, leader epoch) of the first record that is not older."""
-        return lookup.first_at_or_after(self, self._handles, timestamp_ms, limit, go_through)
-
-    def max_timestamp(self, limit: LogPosition, go: GoThrough = all_at_once) -> Moment | None:
-        """Blocking. (offset, timestamp, leader epoch) of the first of the youngest records."""
-        return lookup.max_timestamp(self, self._handles, limit, go)
-
     # ---------------------------------------------------------------------- epochs and producers
 
     def start_epoch(self, epoch: int) -> None:
         """A leader's epoch begins at the end of the log."""
-        self._epochs.assign(epoch, self.end_offset)
-
-    @property
-    def latest_epoch(self) -> int:
-        """Of its batches, or of a leader that has begun; -1 when there was none."""
-        return self._epochs.latest
-
-    def epoch_at(self, offset: int) -> int:
-        return self._epochs.epoch_at(offset)
-
-    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        """(the largest epoch up to this one, where it ends); (-1, -1) when that is unknown."""
-        return self._epochs.end_offset_for(epoch, self.end_offset)
+        self._epochs.assign(LeaderEpoch(epoch), self.end_offset)
 
     def last_data_of_producers(self) -> dict[int, tuple[int, int]]:
         return self._producers.last_data()
@@ -500,15 +417,6 @@ class Log:
 
     # -------------------------------------------------------------------------------- shortening
 
-    @property
-    def segments(self) -> Sequence[Segment]:
-        """From the oldest to the one being written to. A change makes a new list."""
-        return self._segments
-
-    def youngest_ms(self, segment: Segment) -> int:
-        """Blocking. The time by which retention judges it."""
-        return segment.youngest_ms(self._handles)
-
     def delete_before(self, offset: int) -> Sequence[Segment]:
         """Moves the start; returns the segments that have left the log, for `set_aside`.
 
@@ -519,13 +427,9 @@ class Log:
         if offset > self.start_offset:
             self.start_offset = offset
             self._epochs.cut_start(offset)
-        needed = needed_from(self.start_offset, self._segments)
-        gone = self._segments[: -len(needed)]
+        gone = self._chain.shed(self.start_offset)
         if gone:
-            self._hold(needed)
             self._reader.forget()
-            for segment in gone:
-                self._snapshots.pop(segment.base_offset, None)
         return gone
 
     def set_aside(self, segments: Iterable[Segment]) -> list[str]:
@@ -535,30 +439,27 @@ class Log:
 
     def replace_segments(self, old: Sequence[Segment], new: Segment) -> None:
         """Compaction: in memory, the new one takes the place of these neighbours."""
-        segments = self._segments
-        at = segments.index(old[0])
-        self._hold([*segments[:at], new, *segments[at + len(old) :]])
-        for segment in old[1:]:
-            self._snapshots.pop(segment.base_offset, None)
+        self._chain.replace(old, new)
         # Who reads an old segment just now remembers its place in the old reader.
         self._reader = Reader(self._handles)
 
     def truncate(self, offset: int, now_ms: int) -> None:
-        """Blocking: cuts the batch with `offset` and all behind it. No sync may be under way."""
+        """Blocking: cuts the batch with `offset` and all after it. No sync may be under way."""
         self.take_back()
         if self.fenced:
             raise StorageFailed(f"{self.directory} is fenced until it is opened again")
         if offset >= self.end_offset:
             return
-        site = self._site(now_ms)
-        cut = find_cut(self._segments, self._handles, max(offset, self.start_offset))
-        self._hold(cut_files(site, self._unsynced, self._segments, self._snapshots, cut))
+        site, chain = self._site(now_ms), self._chain
+        cut = find_cut(self.segments, self._handles, max(offset, self.start_offset))
+        cut_files(site, self._unsynced, chain, cut)
+        self._active = cut.segment
         self._reader.forget()
         self.end_offset = offset = cut.offset
         self._progress = Progress(self.directory)
         self.written = self.synced = LogPosition(offset, cut.segment.base_offset, cut.size)
         before = self._producers
-        self._producers = producers_at(site, self._segments, self._snapshots, offset)
+        self._producers = producers_at(site, chain.segments, chain.snapshots, offset)
         self._producers.inherit(before, offset, now_ms)
         self._epochs.cut_end(offset)
         self._epochs.save(self._unsynced, self.directory, offset)
@@ -569,31 +470,18 @@ class Log:
             self.fail_sync()
             raise
 
-    def _hold(self, segments: list[Segment]) -> None:
-        """From now on these are the log's, in one step for a reader in a thread."""
-        self._segments = segments
-        self._active = segments[-1]
-        self._older_bytes = sum(segment.size for segment in segments[:-1])
-
     # --------------------------------------------------------------------------------- closing
 
-    def begin_close(self, take: Callable[[ShortLog], None] | None = None) -> SyncTicket | None:
-        """Blocking: writes out all that a clean start needs. Sync the ticket, `finish_close` it.
-
-        A short log tells it to `take` instead, who has to make it durable.
-        """
+    def begin_close(self, take: TakeShort | None = None) -> SyncTicket | None:
+        """Blocking: writes out all that a clean start needs. Sync the ticket, `finish_close` it."""
         if self._recovery_point is not None:
             return None  # It was damaged when it was opened: there is nothing to write out.
         if self.fenced:
             self.abandon()
             raise StorageFailed(f"{self.directory} is fenced: it needs recovery at the next start")
         self.write()
-        state = (self._active, self.end_offset, self._producers, self._epochs)
-        short = None if take is None else short_form(*state)
-        if take is not None and short is not None:
-            take(short)
-        else:
-            save_for_clean_start(self._unsynced, self.directory, *state, self._snapshots)
+        state = (self._chain, self.end_offset, self._producers, self._epochs)
+        save_for_clean_start(self._unsynced, self.directory, *state, take)
         self._is_closed = True
         return self.begin_sync()
 
@@ -602,8 +490,8 @@ class Log:
         if ticket is not None:
             self.finish_sync(ticket)
         if self.corruption is None:
-            ends = (self._segments, self.end_offset)
-            remove_needless_snapshots(self._handles.disk, self.directory, *ends, self._snapshots)
+            disk = self._handles.disk
+            remove_needless_snapshots(disk, self.directory, self._chain, self.end_offset)
         self.abandon()
 
     def close(self) -> None:
@@ -630,21 +518,6 @@ class Log:
             self._writing.is_abandoned = True
             return
         self._unsynced.let_go()
-        for segment in self._segments:
+        for segment in self.segments:
             for handle in segment.handles():
                 self._handles.drop(handle)
-
-    # ------------------------------------------------------------------------------- in figures
-
-    @property
-    def size_bytes(self) -> int:
-        return self._older_bytes + self._active.size
-
-    def bytes_from(self, start_offset: int) -> int:
-        """What the next start, with this start of the log, has to find."""
-        needed = needed_from(start_offset, self._segments)
-        return sum(segment.size for segment in needed if segment.is_created)
-
-    @property
-    def segment_count(self) -> int:
-        return len(self._segments)

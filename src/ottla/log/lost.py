@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ottla.log.epochs import Epochs
 from ottla.log.handles import Handles
-from ottla.log.listing import Loaded
 from ottla.log.log import Log, LogConfig
+from ottla.log.opening.listing import Loaded
 from ottla.log.producer_state import ProducerState
 from ottla.log.segment import Segment
 

@@ -74,7 +74,7 @@ class Awaited(NamedTuple):
 
 
 class ProducerState:
-    """Changes are provisional until `settle`; `undo` takes them back."""
+    """Changes are provisional until `keep`; `undo` takes them back."""
 
     __slots__ = ("_awaited", "_journal", "_overflow_ms", "_producers")
 
@@ -122,7 +122,7 @@ class ProducerState:
             if span.first_sequence == sequence and span.last_sequence == last_sequence:
                 return span
         raise OutOfOrderSequence(
-            f"producer {header.producer_id} sent sequence {sequence} behind {last}"
+            f"producer {header.producer_id} sent sequence {sequence} after {last}"
         )
 
     def _check_awaited(self, header: BatchHeader) -> None:
@@ -207,12 +207,12 @@ class ProducerState:
         """How many changes are provisional."""
         return len(self._journal)
 
-    def settle(self, count: int | None = None) -> None:
+    def keep(self, count: int | None = None) -> None:
         """What was added is written, or the first `count` changes of it."""
         del self._journal[:count]
 
     def undo(self) -> None:
-        """What was added since `settle` was never written."""
+        """What was added since `keep` was never written."""
         while self._journal:
             producer_id, before = self._journal.pop()
             if before is not None:

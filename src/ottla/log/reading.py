@@ -43,7 +43,7 @@ def segment_at(segments: Sequence[Segment], offset: int) -> Segment:
     return segments[max(0, bisect_right(segments, offset, key=_base_offset) - 1)]
 
 
-def segment_behind(segments: Sequence[Segment], segment: Segment) -> Segment | None:
+def segment_after(segments: Sequence[Segment], segment: Segment) -> Segment | None:
     at = bisect_right(segments, segment.base_offset, key=_base_offset)
     return segments[at] if at < len(segments) else None
 
@@ -92,7 +92,7 @@ class Reader:
             if data is not None:
                 return data
             # All of this segment lies before the offset: compaction has left a gap up to the next.
-            following = segment_behind(segments, segment)
+            following = segment_after(segments, segment)
             if following is None or segment.base_offset >= limit.segment_base:
                 return empty[-1] if empty else b""
             segment, position, count = following, 0, max_bytes + _SKIP_BYTES

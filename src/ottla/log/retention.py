@@ -2,7 +2,7 @@
 
 Three rules, one after the other, each from the oldest segment on until one has to stay: what lies
 before the log's start, what is above `retention.bytes`, what is older than `retention.ms`. Nothing
-at or behind the high watermark goes. The segment being written to may go like any other, unless it
+at or after the high watermark goes. The segment being written to may go like any other, unless it
 is empty: its log begins a new one first.
 """
 
@@ -16,7 +16,7 @@ from ottla.log.segment import Segment
 FOR_EVER: Final = -1
 
 
-class Stretch(NamedTuple):
+class Extent(NamedTuple):
     """A segment as retention sees it; the last one ends where the log does."""
 
     base_offset: int
@@ -35,16 +35,16 @@ class Limits(NamedTuple):
 YoungestMs = Callable[[int], int]
 
 
-def stretches(segments: Sequence[Segment], end_offset: int) -> list[Stretch]:
+def extents(segments: Sequence[Segment], end_offset: int) -> list[Extent]:
     following = [*(segment.base_offset for segment in segments[1:]), end_offset]
     return [
-        Stretch(segment.base_offset, next_base, segment.size)
+        Extent(segment.base_offset, next_base, segment.size)
         for segment, next_base in zip(segments, following, strict=True)
     ]
 
 
 def count_expired(
-    log: Sequence[Stretch],
+    log: Sequence[Extent],
     limits: Limits,
     start_offset: int,
     high_watermark: int,
@@ -63,26 +63,26 @@ def count_expired(
     return gone
 
 
-def start_without(log: Sequence[Stretch], gone: int, start_offset: int) -> int:
+def start_without(log: Sequence[Extent], gone: int, start_offset: int) -> int:
     """Where the log begins when so many of its segments are gone; the start never moves back."""
     return max(start_offset, log[gone - 1].next_base) if gone else start_offset
 
 
-def _is_free_to_go(log: Sequence[Stretch], at: int, high_watermark: int) -> bool:
+def _is_free_to_go(log: Sequence[Extent], at: int, high_watermark: int) -> bool:
     is_last = at == len(log) - 1
     return log[at].next_base <= high_watermark and not (is_last and log[at].size == 0)
 
 
 def _rules(
-    log: Sequence[Stretch],
+    log: Sequence[Extent],
     limits: Limits,
     start_offset: int,
     now_ms: int,
     youngest_ms: YoungestMs,
 ) -> Iterable[Callable[[int], bool]]:
     sizes_before = [0]
-    for stretch in log:
-        sizes_before.append(sizes_before[-1] + stretch.size)
+    for extent in log:
+        sizes_before.append(sizes_before[-1] + extent.size)
 
     def lies_before_the_start(at: int) -> bool:
         return at + 1 < len(log) and log[at].next_base <= start_offset

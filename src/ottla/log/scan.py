@@ -14,6 +14,7 @@ from ottla.wire.records import (
     BATCH_HEADER_BYTES,
     BATCH_LENGTH_MIN,
     BATCH_OVERHEAD_BYTES,
+    CRC_FROM,
     MAGIC,
     BatchHeader,
     crc_matches,
@@ -24,7 +25,6 @@ from ottla.wire.schema import Buffer
 SCAN_BYTES: Final = 1024 * 1024
 OFFSET_DELTA_MAX: Final = 2**31 - 1
 
-_CRC_FROM: Final = 21
 _OUTLINE: Final = struct.Struct(">qi11xi")
 
 
@@ -52,7 +52,7 @@ def is_intact(read: Read, position: int, header: BatchHeader, batch: memoryview)
     """Whether the CRC matches; what `batch` lacks is read piece by piece, as lengths may lie."""
     if len(batch) == header.size:
         return crc_matches(batch, 0, header)
-    at, end, crc = position + _CRC_FROM, position + header.size, 0
+    at, end, crc = position + CRC_FROM, position + header.size, 0
     while at < end:
         data = read(min(SCAN_BYTES, end - at), at)
         if not data:

@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ottla.log.handles import Handle, Handles
-from ottla.log.values import LogPosition, SyncTicket
+from ottla.log.values import LogPosition
 from ottla.ports import File
 
 _NEVER = -1
+
+
+@dataclass(frozen=True, slots=True)
+class SyncTicket:
+    """What must reach stable storage so that everything before `position` is safe.
+
+    The files are synced first, then the directories.
+    """
+
+    files: list[File]
+    directories: list[str]
+    position: LogPosition
+    generation: int
+    giver: Unsynced
+
+    def give_up(self) -> None:
+        """Nobody waits for it any more: its files may be closed."""
+        self.giver.give_up(self.generation)
 
 
 class Unsynced:

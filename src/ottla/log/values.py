@@ -3,12 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final, NamedTuple
-
-from ottla.ports import File
-
-if TYPE_CHECKING:
-    from ottla.log.unsynced import Unsynced
+from typing import Final, NamedTuple
 
 NO_TIMESTAMP: Final = -1
 
@@ -42,21 +37,3 @@ class Appended(NamedTuple):
     end_offset: int
     append_time_ms: int
     is_duplicate: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SyncTicket:
-    """What must reach stable storage so that everything before `position` is safe.
-
-    The files are synced first, then the directories.
-    """
-
-    files: list[File]
-    directories: list[str]
-    position: LogPosition
-    generation: int
-    giver: Unsynced
-
-    def give_up(self) -> None:
-        """Nobody waits for it any more: its files may be closed."""
-        self.giver.give_up(self.generation)

@@ -16,8 +16,8 @@ from ottla.log.handles import Handle, Handles
 from ottla.log.index import IndexMark
 from ottla.log.producer_state import ProducerState
 from ottla.log.segment import SNAPSHOT, Segment, path_of
-from ottla.log.unsynced import Unsynced
-from ottla.log.values import LogPosition, SyncTicket
+from ottla.log.unsynced import SyncTicket, Unsynced
+from ottla.log.values import LogPosition
 from ottla.ports import File
 from ottla.wire.schema import Buffer
 
@@ -26,7 +26,7 @@ Mark = tuple[Segment, int, IndexMark]
 
 
 class Roll(NamedTuple):
-    """A segment that is finished once its queue is written, and the state behind it."""
+    """A segment that is finished once its queue is written, and the state after it."""
 
     segment: Segment
     position: int

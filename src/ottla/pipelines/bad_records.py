@@ -3,7 +3,7 @@
 A frame with bad records has the column `_error` (null where all is well), the columns that say
 where a row comes from (`topic`, `partition`, `offset`; for files `_file`), and where it was decoded
 by a task of ours `_raw_value` (and `_raw_key`), the bytes of bad rows as they came. Dead letters
-are written by the task that decodes, before it hands its rows on (`spark/letters.py`).
+are written by the task that decodes, before it hands its rows on (`spark/dead_letters.py`).
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 
 from ottla.pipelines.model import Source, TopicSource
 from ottla.spark.columns import ARROW, spark_schema
-from ottla.spark.formats import Format, typed_batch, typed_schema
-from ottla.spark.options import LetterOptions
+from ottla.spark.formats.typed_columns import Format, typed_batch, typed_schema
+from ottla.spark.options.letters import LetterOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -141,7 +141,7 @@ class Posting:
         for batch in batches:
             errors = batch.column(ERROR)
             if errors.null_count < len(errors):
-                from ottla.spark.letters import write_file_letters
+                from ottla.spark.dead_letters import write_file_letters
 
                 write_file_letters(
                     self.letters, batch.column(FILE), batch.column(RAW_VALUE), errors

@@ -36,7 +36,7 @@ from ottla.pipelines.option_rules import check_kafka, check_options, check_spark
 from ottla.pipelines.problems import BadPipeline, Place
 from ottla.pipelines.schema_rules import check_schemas
 from ottla.pipelines.variables import Variables
-from ottla.spark.option_values import nearest
+from ottla.spark.spelling import nearest
 
 # A test may expect the bad records of a source.
 BAD_SUFFIX: Final = ".bad"

@@ -12,9 +12,9 @@ from typing import Any, Final, NoReturn
 import pyarrow as pa
 
 from ottla.pipelines.problems import Place, Problem
-from ottla.spark.json_rows import row_parser
-from ottla.spark.option_values import nearest
-from ottla.spark.spark_types import BadSchema, parse_type
+from ottla.spark.formats.json_row import row_parser
+from ottla.spark.formats.spark_types import BadSchema, parse_type
+from ottla.spark.spelling import nearest
 
 FILE_BYTES_MAX: Final = 64 * 1024 * 1024
 SHOWN_CHARS: Final = 80

@@ -26,7 +26,7 @@ from ottla.pipelines.upserts import (
     sequence_of,
     written_columns,
 )
-from ottla.spark.spark_types import BadSchema, parse_type
+from ottla.spark.formats.spark_types import BadSchema, parse_type
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -32,7 +32,7 @@ from ottla.pipelines.keys import (
 from ottla.pipelines.problems import Place, Problem
 from ottla.pipelines.secrets import redact
 from ottla.pipelines.variables import Variables
-from ottla.spark.option_values import nearest
+from ottla.spark.spelling import nearest
 
 SECONDS_PER_UNIT: Final[Mapping[str, float]] = {
     "microsecond": 1e-6, "millisecond": 0.001, "second": 1, "minute": 60, "hour": 3600,

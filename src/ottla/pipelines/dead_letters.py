@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from ottla.pipelines import schemas
 from ottla.pipelines.model import Source, TopicSource
-from ottla.spark.formats import typed_batch
-from ottla.spark.letters import CUT, OF_FILE, OF_TOPIC
+from ottla.spark.dead_letters import CUT, OF_FILE, OF_TOPIC
+from ottla.spark.formats.typed_columns import typed_batch
 from ottla.wire.records import Record
 
 # A message without a time has the last millisecond before this.

@@ -23,8 +23,8 @@ from ottla.pipelines.case_files import (
     object_in,
     unknown,
 )
-from ottla.spark.json_rows import row_parser
-from ottla.spark.spark_types import to_ddl
+from ottla.spark.formats.json_row import row_parser
+from ottla.spark.formats.spark_types import to_ddl
 
 NOT_FINITE: Final = {name: float(name) for name in ("NaN", "Infinity", "-Infinity")}
 

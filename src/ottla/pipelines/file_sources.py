@@ -17,9 +17,9 @@ from ottla.pipelines import schemas
 from ottla.pipelines.bad_records import ERROR, FILE, RAW_VALUE, Decoder, Posting, decode
 from ottla.pipelines.model import FileSource, Pipeline
 from ottla.pipelines.problems import BadPipeline, Problem
-from ottla.spark.formats import Format, arrow_type, spark_type
-from ottla.spark.formats_avro import BadFile, file_schema, parse_file
-from ottla.spark.options import LetterOptions
+from ottla.spark.formats.avro import BadFile, file_schema, parse_file
+from ottla.spark.formats.typed_columns import Format, arrow_type, spark_type
+from ottla.spark.options.letters import LetterOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -37,9 +37,9 @@ from ottla.pipelines.case_files import (
 from ottla.pipelines.model import TopicFormat, TopicSource
 from ottla.pipelines.problems import Problem
 from ottla.spark.columns import DEFAULT_COLUMNS, HEADERS, arrow_schema
-from ottla.spark.formats_avro import arrow_type as avro_arrow_type
-from ottla.spark.json_rows import row_parser
-from ottla.spark.spark_types import TIMESTAMP, BadSchema
+from ottla.spark.formats.avro import arrow_type as avro_arrow_type
+from ottla.spark.formats.json_row import row_parser
+from ottla.spark.formats.spark_types import TIMESTAMP, BadSchema
 
 ENVELOPES: Final = ".messages.jsonl"
 ENVELOPE_FIELDS: Final = (

@@ -14,7 +14,7 @@ from ottla.pipelines.problems import BadPipeline, Place, Problem
 from ottla.pipelines.python_views import SPARK, BesideTheFile, inputs_of
 from ottla.pipelines.sql_errors import one_line, quiet
 from ottla.pipelines.views import BadView, sql_frame, time_problems
-from ottla.spark.option_values import nearest
+from ottla.spark.spelling import nearest
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -18,7 +18,7 @@ from ottla.client.settings import ClientSettings
 from ottla.client.values import LATEST
 from ottla.errors import OttlaError
 from ottla.pipelines.model import Pipeline, Source, TopicSource
-from ottla.spark.kafka_options import CLIENT
+from ottla.spark.options.kafka import CLIENT
 from ottla.types import TopicPartition
 
 log = logging.getLogger(__name__)

@@ -25,7 +25,7 @@ from ottla.pipelines.sources import (
     starting_options,
 )
 from ottla.pipelines.starts import STARTS
-from ottla.spark.asking import Asker
+from ottla.spark.asker import Asker
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

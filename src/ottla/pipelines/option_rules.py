@@ -9,9 +9,9 @@ from ottla.client.failures import BadSetting
 from ottla.client.settings import ClientSettings
 from ottla.pipelines.checking import Checker, Found
 from ottla.pipelines.document import Scalar, Table, shown
-from ottla.spark import kafka_options
-from ottla.spark.option_table import FROM_SPARK, OPTIONS, WITHOUT_EFFECT
-from ottla.spark.option_values import nearest
+from ottla.spark.options import kafka as kafka_options
+from ottla.spark.options.catalogue import FROM_SPARK, OPTIONS, WITHOUT_EFFECT
+from ottla.spark.spelling import nearest
 
 # Options of format("ottla") that the file says with a key of its own.
 _OWN_KEY: Final[Mapping[str, str]] = {

@@ -10,9 +10,9 @@ from typing import Final
 
 from ottla.pipelines import class_archive
 from ottla.pipelines.problems import PipelineFailed
-from ottla.spark import compiled
-from ottla.spark.nursery import COMPILED, import_kernels
-from ottla.spark.spark_home import spark_home
+from ottla.spark import kernels as compiled
+from ottla.spark.startup.nursery import COMPILED, import_kernels
+from ottla.spark.startup.spark_home import spark_home
 
 KERNELS: Final = "Machine code of the kernels"
 CLASSES: Final = "Java's archive of Spark's classes"

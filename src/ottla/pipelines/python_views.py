@@ -21,7 +21,7 @@ from ottla.pipelines.model import PythonFunction
 from ottla.pipelines.problems import Problem
 from ottla.pipelines.sql_errors import one_line, sentence
 from ottla.pipelines.views import BadView
-from ottla.spark.option_values import nearest
+from ottla.spark.spelling import nearest
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException

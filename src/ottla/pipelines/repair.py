@@ -18,16 +18,17 @@ from typing import Final, NamedTuple
 from ottla.client.blocking import Blocking
 from ottla.client.cluster import Cluster
 from ottla.client.failures import OffsetOutOfRange
-from ottla.client.fetching import read_range
 from ottla.client.producer import Producer
+from ottla.client.range_reader import read_range
 from ottla.client.values import EARLIEST, LATEST, TopicInfo
 from ottla.errors import OttlaError
 from ottla.pipelines import dead_letters
 from ottla.pipelines.dead_letters import Origin
 from ottla.pipelines.model import Pipeline, Source, TopicSource
 from ottla.pipelines.problems import BadPipeline, PipelineFailed, Problem
-from ottla.spark.option_values import nearest
-from ottla.spark.options import BadOption, SinkOptions
+from ottla.spark.options.sink import SinkOptions
+from ottla.spark.options.values import BadOption
+from ottla.spark.spelling import nearest
 from ottla.types import TopicPartition
 from ottla.wire.compression import Compression
 from ottla.wire.records import Record, decode_records, encode_batch, headers_in

@@ -36,7 +36,7 @@ from ottla.pipelines.supervision import (
     Unusable,
     supervise,
 )
-from ottla.spark.together import let_streams_open_together
+from ottla.spark.concurrent_streams import let_streams_open_together
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

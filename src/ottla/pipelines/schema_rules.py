@@ -32,8 +32,8 @@ def _check_writers(checker: Checker, part: Found) -> None:
     schemas = part["schema_ids"]
     if not isinstance(schemas, dict):
         return
-    from ottla.spark.formats import BadSchema
-    from ottla.spark.formats_avro import check_writers
+    from ottla.spark.formats.avro import check_writers
+    from ottla.spark.formats.typed_columns import BadSchema
 
     try:
         check_writers([int(one) for one in schemas], list(schemas.values()))
@@ -66,7 +66,7 @@ def _check(checker: Checker, found: Found) -> None:
     if schema is None or kind not in ("json", "avro"):
         return
     # Here, because pyarrow takes its time: a file without schemas needs none.
-    from ottla.spark.formats import BadSchema, Format, spark_type
+    from ottla.spark.formats.typed_columns import BadSchema, Format, spark_type
 
     form: Any = Format(kind, schema)
     try:

@@ -8,8 +8,8 @@ import pyarrow as pa
 
 from ottla.pipelines.model import MESSAGE_COLUMNS, FileSource, Source, TopicSource
 from ottla.pipelines.problems import BadPipeline, Problem
-from ottla.spark.formats import BadSchema, Format, arrow_type
-from ottla.spark.spark_types import TIMESTAMP, TIMESTAMP_NTZ
+from ottla.spark.formats.spark_types import TIMESTAMP, TIMESTAMP_NTZ
+from ottla.spark.formats.typed_columns import BadSchema, Format, arrow_type
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType

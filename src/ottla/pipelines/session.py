@@ -21,7 +21,7 @@ from ottla.pipelines.model import DeltaSink, DeltaSource, FileSink, Pipeline
 from ottla.pipelines.problems import PipelineFailed
 from ottla.pipelines.secrets import redact
 from ottla.pipelines.sql_errors import one_line
-from ottla.spark.quick import quick_environment, scratch
+from ottla.spark.startup.environment import quick_environment, scratch
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

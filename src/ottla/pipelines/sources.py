@@ -30,9 +30,11 @@ from ottla.pipelines.model import (
 )
 from ottla.pipelines.problems import BadPipeline, Problem
 from ottla.pipelines.views import time_problems
-from ottla.spark.format_options import ids_text
 from ottla.spark.offsets import to_document
-from ottla.spark.options import BadOption, LetterOptions, SourceOptions, letter_sink
+from ottla.spark.options.formats import ids_text
+from ottla.spark.options.letters import LetterOptions, letter_sink
+from ottla.spark.options.source import SourceOptions
+from ottla.spark.options.values import BadOption
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final
 import ottla
 from ottla.pipelines.model import Sql
 from ottla.pipelines.problems import Place, Problem
-from ottla.spark.option_values import nearest
+from ottla.spark.spelling import nearest
 
 if TYPE_CHECKING:
     from pyspark.errors import PySparkException

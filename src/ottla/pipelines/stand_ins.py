@@ -45,8 +45,8 @@ from ottla.pipelines.model import (
 from ottla.pipelines.problems import Problem
 from ottla.pipelines.sources import Opened, decoded, has_bad_records, open_source, opened
 from ottla.spark.columns import spark_schema
-from ottla.spark.formats_avro import arrow_type as avro_arrow_type
-from ottla.spark.spark_types import to_ddl
+from ottla.spark.formats.avro import arrow_type as avro_arrow_type
+from ottla.spark.formats.spark_types import to_ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

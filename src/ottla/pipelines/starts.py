@@ -13,9 +13,9 @@ from ottla.pipelines.checkpoints import COMMITS, Store
 from ottla.pipelines.fingerprints import Document, identity
 from ottla.pipelines.model import Pipeline, TopicSource
 from ottla.pipelines.sources import starting_options
-from ottla.spark.asking import Asker
+from ottla.spark.asker import Asker
 from ottla.spark.offsets import from_document, to_document
-from ottla.spark.positions import EARLIEST_OFFSET, is_repeatable
+from ottla.spark.options.positions import EARLIEST_OFFSET, is_repeatable
 
 if TYPE_CHECKING:
     from ottla.pipelines.graph import Flow

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from ottla.pipelines.model import Pipeline, TopicSink, TopicSource
 from ottla.pipelines.problems import Place, Problem
-from ottla.spark.option_values import nearest
+from ottla.spark.spelling import nearest
 
 
 def uses_topics(pipeline: Pipeline) -> bool:

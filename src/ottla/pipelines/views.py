@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 from ottla.pipelines.model import Source, Sql, View
 from ottla.pipelines.problems import Place, Problem
 from ottla.pipelines.sql_errors import place_of, problem_in
-from ottla.spark.option_values import nearest
+from ottla.spark.spelling import nearest
 
 if TYPE_CHECKING:
     from pyspark.errors import AnalysisException

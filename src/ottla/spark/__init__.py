@@ -21,7 +21,7 @@ def quick_start() -> None:
     import shutil
     import sys
 
-    from ottla.spark.quick import quick_environment
+    from ottla.spark.startup.environment import quick_environment
 
     chosen = os.environ.get("PYSPARK_PYTHON")
     if chosen is None or shutil.which(chosen) == sys.executable:

@@ -1,4 +1,4 @@
-"""Where this user keeps what was made once and is made anew when it is gone."""
+"""Directories for what can be made again when it is gone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def private_directory(name: str, first: Path | None = None) -> Path | None:
-    """A directory that only this user can write, below `first` or his cache; None: nowhere."""
+    """A directory that only this user can write, below `first` or in the cache; None: nowhere."""
     for base in (*filter(None, [first]), *_bases()):
         if _is_private(base):
             directory = base / name

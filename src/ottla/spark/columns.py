@@ -37,7 +37,7 @@ _SPARK: Final[dict[str, str]] = {
     HEADERS: "ARRAY<STRUCT<key: STRING, value: BINARY>>",
 }
 
-# All that can be asked for, in the connector's order, and what is read when nobody asks.
+# All that can be asked for, in the connector's order, and what is read by default.
 READ_COLUMNS: Final = tuple(ARROW)
 DEFAULT_COLUMNS: Final = tuple(name for name in READ_COLUMNS if name != HEADERS)
 

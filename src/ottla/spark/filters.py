@@ -75,9 +75,9 @@ class Narrowing:
         start, end = whole.start, whole.end
         for condition in self.conditions:
             if condition.column == "offset":
-                first, behind = _bounds(condition)
+                first, end_wanted = _bounds(condition)
                 start = start if first is None else max(start, first)
-                end = end if behind is None else min(end, behind)
+                end = end if end_wanted is None else min(end, end_wanted)
             elif not _HOLDS[condition.sign](_part(whole, condition.column), condition.value):
                 return None
         return whole._replace(start=start, end=end)
@@ -155,7 +155,7 @@ def _is_exact(condition: Condition) -> bool:
 
 
 def _bounds(condition: Condition) -> tuple[int | None, int | None]:
-    """The first offset, and the one behind the last."""
+    """The first offset, and the one after the last."""
     value = condition.value
     match condition.sign:
         case "=":

@@ -11,7 +11,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from ottla.errors import OttlaError
-from ottla.spark.positions import (
+from ottla.spark.options.positions import (
     EARLIEST_OFFSET,
     LATEST_OFFSET,
     AtOffsets,
@@ -22,7 +22,7 @@ from ottla.spark.positions import (
     Latest,
     Position,
 )
-from ottla.spark.subscriptions import Assigned, Pattern, Subscription, Topics
+from ottla.spark.options.subscriptions import Assigned, Pattern, Subscription, Topics
 from ottla.types import TopicPartition
 
 SHOWN_MAX: Final = 5
@@ -211,8 +211,8 @@ class MaximumRows:
 
     def _turns(self, lagging: Sequence[TopicPartition]) -> dict[TopicPartition, int]:
         last = self._served_last
-        behind = [p for p in lagging if last is not None and p <= last]
-        chosen = [*lagging[len(behind) :], *behind][: self._maximum]
+        served = [p for p in lagging if last is not None and p <= last]
+        chosen = [*lagging[len(served) :], *served][: self._maximum]
         self._served_last = chosen[-1]
         return dict.fromkeys(chosen, 1)
 
@@ -220,8 +220,8 @@ class MaximumRows:
         exact = {p: self._maximum * lag for p, lag in lags.items()}
         shares = {p: max(exact[p] // total, 1) for p in lags}
         spare = self._maximum - sum(shares.values())
-        # What rounding left over goes to the largest remainders, one each; who got his one already
-        # may have no second.
+        # What rounding left over goes to the largest remainders, one each; a partition
+        # that got its minimum of one gets no second.
         cut = [p for p in lags if exact[p] >= total]
         for partition in sorted(cut, key=lambda p: (-(exact[p] % total), p))[: max(spare, 0)]:
             shares[partition] += 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pyspark.sql import SparkSession
 
+from ottla.spark.concurrent_streams import let_streams_open_together
 from ottla.spark.source import OttlaDataSource
-from ottla.spark.together import let_streams_open_together
 
 
 def register_source(spark: SparkSession) -> None:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     )
     from pyspark.sql.types import StructType
 
-    from ottla.spark.options import SourceOptions
+    from ottla.spark.options.source import SourceOptions
 
 
 class OttlaDataSource(DataSource):
@@ -31,25 +31,25 @@ class OttlaDataSource(DataSource):
         return "ottla"
 
     def schema(self) -> str:
-        from ottla.spark.formats import typed_schema
+        from ottla.spark.formats.typed_columns import typed_schema
 
         options = _options_of_either(self.options)
         return typed_schema(options.columns, options.key_format, options.value_format)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        from ottla.spark.options import SourceOptions
-        from ottla.spark.reader import make_reader
+        from ottla.spark.batch_reader import make_reader
+        from ottla.spark.options.source import SourceOptions
 
         return make_reader(SourceOptions.parse(self.options, streaming=False))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802
-        from ottla.spark.options import SourceOptions
+        from ottla.spark.options.source import SourceOptions
         from ottla.spark.stream_reader import OttlaStreamReader
 
         return OttlaStreamReader(SourceOptions.parse(self.options, streaming=True))
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        from ottla.spark.options import SinkOptions
+        from ottla.spark.options.sink import SinkOptions
         from ottla.spark.writer import make_writer
 
         return make_writer(SinkOptions.parse(self.options), schema, overwrite=overwrite)
@@ -57,7 +57,7 @@ class OttlaDataSource(DataSource):
     def streamWriter(  # noqa: N802
         self, schema: StructType, overwrite: bool
     ) -> DataSourceStreamArrowWriter:
-        from ottla.spark.options import SinkOptions
+        from ottla.spark.options.sink import SinkOptions
         from ottla.spark.writer import make_stream_writer
 
         return make_stream_writer(SinkOptions.parse(self.options), schema, overwrite=overwrite)
@@ -65,7 +65,8 @@ class OttlaDataSource(DataSource):
 
 def _options_of_either(options: Mapping[str, str]) -> SourceOptions:
     """Spark asks for the schema without saying whether it is a stream's; those have no end."""
-    from ottla.spark.options import BadOption, SourceOptions
+    from ottla.spark.options.source import SourceOptions
+    from ottla.spark.options.values import BadOption
 
     try:
         return SourceOptions.parse(options, streaming=False)

@@ -27,13 +27,13 @@ from pyspark.sql.streaming.datasource import (
     SupportsTriggerAvailableNow,
 )
 
-from ottla.spark.asking import Asker, Ends
+from ottla.spark.asker import Asker, Ends
 from ottla.spark.data_loss import Loss, late_beginnings, losses, report, within
 from ottla.spark.group_progress import GroupProgress
 from ottla.spark.offsets import OffsetDocument, from_document, to_document
-from ottla.spark.options import SourceOptions
+from ottla.spark.options.source import SourceOptions
 from ottla.spark.planning import MaximumRows, MinimumRows, Offsets, Resolved, split
-from ottla.spark.reading import OffsetTask, read_task
+from ottla.spark.read_task import OffsetTask, read_task
 from ottla.spark.versions import Shipped
 from ottla.types import TopicPartition
 
@@ -60,7 +60,7 @@ class OttlaStreamReader(Shipped, DataSourceStreamReader, SupportsTriggerAvailabl
         return to_document(self._driver.end_of_batch(from_document(start), is_limited=is_limited))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        # A limit of Spark's for Python is either one; both of ours are applied in latestOffset.
+        # Spark has one limit for Python sources; our two are applied together in latestOffset.
         if self._options.max_offsets_per_trigger is not None:
             return ReadMaxRows(self._options.max_offsets_per_trigger)
         if self._options.min_offsets_per_trigger is not None:

@@ -39,9 +39,9 @@ from ottla.client.producer import (
     partitions_to_write,
 )
 from ottla.errors import OttlaError
-from ottla.spark.encoding import ArrowEncoder, Encoded
-from ottla.spark.encoding_columns import find_columns
-from ottla.spark.options import SinkOptions
+from ottla.spark.encoding.encoder import ArrowEncoder, Encoded
+from ottla.spark.encoding.sink_columns import find_columns
+from ottla.spark.options.sink import SinkOptions
 from ottla.spark.versions import Shipped, own_version
 from ottla.types import TopicPartition
 
@@ -150,7 +150,7 @@ def make_writer(options: SinkOptions, schema: StructType, *, overwrite: bool) ->
 def make_stream_writer(
     options: SinkOptions, schema: StructType, *, overwrite: bool
 ) -> OttlaStreamWriter:
-    """In complete mode Spark sets `overwrite`; Kafka's sink then appends each result, and so we."""
+    """In complete mode Spark sets `overwrite`; each result is appended then, as by Kafka's sink."""
     _check_schema(options, schema)
     return OttlaStreamWriter(options)
 
@@ -173,7 +173,7 @@ def describe(messages: Iterable[WriterCommitMessage | None]) -> str:
     return f"{sum(rows.values())} rows in {len(rows)} partitions of {', '.join(topics) or 'none'}"
 
 
-def refuse_speculation() -> None:
+def check_for_speculation() -> None:
     """Of two attempts that run at once each writes its rows, and neither can be taken back.
 
     In a task, since the settings of the application are not told where a write is planned.
@@ -189,7 +189,7 @@ def refuse_speculation() -> None:
 
 def write_rows(options: SinkOptions, batches: Iterable[pa.RecordBatch]) -> WrittenByTask:
     """The whole of a task. Errors of the client become one line; those of `batches` stay."""
-    refuse_speculation()
+    check_for_speculation()
     blocking = shared(options.client)
     with _Sender(blocking, options) as sender:
         encoder: ArrowEncoder | None = None

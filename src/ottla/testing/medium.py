@@ -47,7 +47,8 @@ class Inode:
         self.seen = bytearray(data)
         self.stored = bytearray(data)
         self.unsynced: list[Change] = []
-        self._settled = 0
+        # Changes that are no longer in `unsynced`: on the medium, or lost.
+        self._gone = 0
         self.modified_ms = 0
 
     def change(self, change: Change, parts: Iterable[Change] = ()) -> None:
@@ -57,18 +58,18 @@ class Inode:
     @property
     def change_count(self) -> int:
         """How many changes there have ever been."""
-        return self._settled + len(self.unsynced)
+        return self._gone + len(self.unsynced)
 
     def sync(self, change_count: int | None = None) -> None:
         """The first so many changes are on the medium, or all."""
         count = self.change_count if change_count is None else change_count
-        while self._settled < count and self.unsynced:
+        while self._gone < count and self.unsynced:
             self.unsynced.pop(0)(self.stored)
-            self._settled += 1
+            self._gone += 1
 
     def lose_unsynced(self) -> None:
         """After a failed sync the pages look clean: seen by all, and never written."""
-        self._settled += len(self.unsynced)
+        self._gone += len(self.unsynced)
         self.unsynced = []
 
     def after_crash(self, random: Random) -> Inode:

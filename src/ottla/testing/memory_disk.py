@@ -39,7 +39,7 @@ __all__ = ["SECTOR_BYTES", "MemoryDisk", "MemoryFile", "PowerLoss"]
 
 
 class PowerLoss(BaseException):
-    """The machine stops here; what a program would do next, it does not."""
+    """The machine stops here: nothing that a program would do next is done."""
 
 
 class MemoryFile:
@@ -86,7 +86,7 @@ class MemoryFile:
         self._check_open()
 
     def sync(self) -> None:
-        """What is written while a sync is under way is none of its business."""
+        """What is written while a sync is under way is not part of it."""
         self._check_open()
         covered = self._inode.change_count
         try:
@@ -210,7 +210,7 @@ class MemoryDisk:
         under: str = "",
         after: int = 0,
     ) -> None:
-        """The next `times` operations of this name raise; a write leaves `torn_bytes` behind.
+        """The next `times` operations of this name raise; of a write `torn_bytes` remain.
 
         Operations: write, truncate, sync, sync_directory, create, rename, remove, write_file.
         Those below `under` are meant, and `after` so many have passed.

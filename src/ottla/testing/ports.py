@@ -17,8 +17,8 @@ FIRST: Final = 10_000
 def free_ports(count: int) -> list[int]:
     """Ports of 127.0.0.1 that were free at the same time, and stay so until a server is up.
 
-    Not from those that the system gives to clients: one of them might get it meanwhile, and who
-    asks again and again whether the server is there would in the end be connected to himself.
+    Not from those that the system gives to clients: one of them might get it meanwhile, and a
+    client that tries again and again to connect could in the end be connected to itself.
     """
     with ExitStack() as held:
         ports: list[int] = []

@@ -18,7 +18,7 @@ FRAME_BYTES_MAX: Final = 100 * 1024 * 1024
 API_VERSIONS_KEY: Final = 18
 
 # The client id keeps its int16 length even in the flexible head.
-_HEAD: Final = struct.Struct(">hhih")
+REQUEST_HEAD: Final = struct.Struct(">hhih")
 _SIZE_AND_CORRELATION: Final = struct.Struct(">Ii")
 _SIZE: Final = struct.Struct(">I")
 _CORRELATION: Final = struct.Struct(">i")
@@ -35,8 +35,8 @@ class RequestHead(NamedTuple):
 def read_head(frame: memoryview, flexible: Callable[[int, int], bool]) -> RequestHead:
     """Reads what stands before a request's body; `flexible` knows each API's flexible versions."""
     try:
-        api_key, version, correlation_id, size = _HEAD.unpack_from(frame)
-        pos = _HEAD.size
+        api_key, version, correlation_id, size = REQUEST_HEAD.unpack_from(frame)
+        pos = REQUEST_HEAD.size
         client_id = None
         if size >= 0:
             stop = pos + size
@@ -74,7 +74,7 @@ def frame_request(
     """The chunks of a whole request, size and head included; the first one is a bytearray."""
     name = client_id.encode()
     out = bytearray(_SIZE.size)
-    out += _HEAD.pack(message.API_KEY, version, correlation_id, len(name))
+    out += REQUEST_HEAD.pack(message.API_KEY, version, correlation_id, len(name))
     out += name
     if version in message.FLEXIBLE:
         out.append(0)

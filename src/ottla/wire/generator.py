@@ -260,7 +260,9 @@ class ReaderSource(_Source):
                         target = f"{owner}.{declared.name}"
                         self.read_value(target, declared.kind, self.is_nullable(declared))
                         self.flush()
-                        self.line(f"if pos != {stop}: raise MalformedMessage('a tag lies')")
+                        self.line(
+                            f"if pos != {stop}: raise MalformedMessage('a tag has a wrong size')"
+                        )
                         self.line("continue")
                 self.line(f"pos = {stop}")
 

@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from ottla.wire.codec import MalformedMessage, read_uvarint
-from ottla.wire.framing import frame_reply
+from ottla.wire.framing import REQUEST_HEAD, frame_reply
 from ottla.wire.messages.produce import (
     PartitionProduceResponse,
     ProduceResponse,
@@ -31,21 +31,20 @@ FLEXIBLE_VERSION: Final = 9
 TEMPLATES_MAX: Final = 1024
 PRODUCE_KEY: Final = bytes(2)
 
-# Behind API key, version and correlation id, of which the first two are compared on their own.
+# After API key, version and correlation id, of which the first two are compared on their own.
 PREFIX_AT: Final = 8
 # In replies, too, where the size stands before it.
 CORRELATION_AT: Final = 4
 # Of a reply without tags in its header.
 REPLY_BODY_AT: Final = 8
 
-_HEAD: Final = struct.Struct(">hhih")
 _SIZE: Final = struct.Struct(">i")
 _FLEXIBLE_START: Final = struct.Struct(">BBhiB")
 _PLAIN_START: Final = struct.Struct(">hhii")
 _FLEXIBLE_PARTITION: Final = struct.Struct(">Bi")
 _PLAIN_PARTITION: Final = struct.Struct(">ii")
 _NAME_SIZE: Final = struct.Struct(">h")
-# Behind a partition's index and error code: base offset, append time, start of the log.
+# After a partition's index and error code: base offset, append time, start of the log.
 _INDEX_AND_ERROR: Final = struct.Struct(">ih")
 _PLACE_BYTES: Final = 24
 _NO_TAGS: Final = b"\0\0\0"
@@ -122,11 +121,11 @@ class ProduceShape:
 def read_shape(frame: bytearray) -> ProduceShape | None:
     """The shape of a whole frame, if it has one; `records_in` must still agree."""
     try:
-        api_key, version, _, size = _HEAD.unpack_from(frame)
+        api_key, version, _, size = REQUEST_HEAD.unpack_from(frame)
         if api_key != 0 or not FIRST_VERSION <= version <= LAST_VERSION or size < -1:
             return None
-        pos = _HEAD.size + max(size, 0)
-        frame[_HEAD.size : pos].decode()
+        pos = REQUEST_HEAD.size + max(size, 0)
+        frame[REQUEST_HEAD.size : pos].decode()
         if version >= FLEXIBLE_VERSION:
             tags, transactional_id, acks, timeout_ms, topics = _FLEXIBLE_START.unpack_from(
                 frame, pos

@@ -61,7 +61,8 @@ _LEADER_EPOCH: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")
 _LEADER_EPOCH_AT: Final = 12
 _CRC_AT: Final = 17
-_CRC_FROM: Final = 21
+# Everything from here on is covered by the CRC.
+CRC_FROM: Final = 21
 _PRODUCER: Final = struct.Struct(">qhi")
 _PRODUCER_AT: Final = 43
 _VARINT_BYTES_MAX: Final = 10
@@ -157,7 +158,7 @@ def crc_matches(buf: Buffer, pos: int, header: BatchHeader) -> bool:
     end = pos + header.size
     if header.batch_length < BATCH_LENGTH_MIN or end > len(buf):
         return False
-    return crc32c(memoryview(buf)[pos + _CRC_FROM : end]) == header.crc
+    return crc32c(memoryview(buf)[pos + CRC_FROM : end]) == header.crc
 
 
 def check_produced(buf: Buffer) -> BatchHeader:
@@ -175,7 +176,7 @@ def check_produced(buf: Buffer) -> BatchHeader:
         raise UnsupportedMessageFormat(f"a batch of magic {magic}, only 2 is taken")
     if batch_length + BATCH_OVERHEAD_BYTES != len(buf):
         raise _wrong_length(batch_length + BATCH_OVERHEAD_BYTES, len(buf))
-    if crc32c(buf[_CRC_FROM:]) != crc:
+    if crc32c(buf[CRC_FROM:]) != crc:
         raise CorruptBatch("the CRC does not match")
     if count != last_offset_delta + 1 or count < 1:
         raise InvalidRecord(f"{count} records with a last offset delta of {last_offset_delta}")
@@ -208,14 +209,14 @@ def stamp_append_time(buf: memoryview, now_ms: int) -> None:
     header = read_header(buf)
     stamped = header._replace(attributes=header.attributes | APPEND_TIME_BIT, max_timestamp=now_ms)
     _HEADER.pack_into(buf, 0, *stamped)
-    _CRC.pack_into(buf, _CRC_AT, crc32c(memoryview(buf)[_CRC_FROM : header.size]))
+    _CRC.pack_into(buf, _CRC_AT, crc32c(memoryview(buf)[CRC_FROM : header.size]))
 
 
 def stamp_producer(buf: bytearray, producer_id: int, epoch: int, base_sequence: int) -> None:
     """Writes who sends a batch, in place, and the CRC that covers it."""
     _PRODUCER.pack_into(buf, _PRODUCER_AT, producer_id, epoch, base_sequence)
     with memoryview(buf) as view:
-        _CRC.pack_into(buf, _CRC_AT, crc32c(view[_CRC_FROM:]))
+        _CRC.pack_into(buf, _CRC_AT, crc32c(view[CRC_FROM:]))
 
 
 def headers_in(buf: Buffer, pos: int = 0) -> Iterator[tuple[int, BatchHeader]]:
@@ -234,7 +235,7 @@ def headers_in(buf: Buffer, pos: int = 0) -> Iterator[tuple[int, BatchHeader]]:
 
 
 def decode_records(buf: Buffer, pos: int = 0) -> list[Record]:
-    """Opens one batch, believing nothing: any lie in it raises CorruptBatch."""
+    """Opens one batch, believing nothing: whatever does not fit raises CorruptBatch."""
     header = read_header(buf, pos)
     if header.magic != MAGIC or not crc_matches(buf, pos, header):
         raise CorruptBatch(f"no intact batch at position {pos}")
@@ -324,7 +325,7 @@ def seal_batch(header: BatchHeader, body: Buffer) -> bytearray:
     batch += body
     _HEADER.pack_into(batch, 0, *header)
     with memoryview(batch) as view:
-        _CRC.pack_into(batch, _CRC_AT, crc32c(view[_CRC_FROM:]))
+        _CRC.pack_into(batch, _CRC_AT, crc32c(view[CRC_FROM:]))
     return batch
 
 

@@ -35,7 +35,7 @@ _ATTRIBUTES: Final = struct.Struct(">h")
 _ATTRIBUTES_AT: Final = 21
 _COUNT: Final = struct.Struct(">i")
 _COUNT_AT: Final = 57
-_NULL_LENGTH: Final = 1  # -1 in zigzag
+NULL_LENGTH: Final = 1  # -1 in zigzag
 _SHIFT_MAX: Final = 63
 
 
@@ -69,7 +69,7 @@ def records_to_scan(batch: Buffer) -> int:
 
 
 def keyless_records(batch: Buffer, header: BatchHeader) -> Steps[Keyless]:
-    """Finds the records without a key; CorruptBatch on a lie about where a record or key ends."""
+    """Finds the records without a key; CorruptBatch where a record or key ends elsewhere."""
     total = 0
     found: list[int] = []
     data = _opened(batch, header)
@@ -129,12 +129,12 @@ def _opened(batch: Buffer, header: BatchHeader) -> memoryview:
 
 
 def _scan_keys(data: memoryview, pos: int, first: int, stop: int, found: list[int]) -> int:
-    """Varints are read where they are met, as a batch is all varints."""
+    """Varints are read inline, since a batch consists of little else."""
     for place in range(first, stop):
         size = data[pos]
         pos += 1
         if size >= 0x80:
-            size, pos = _rest_of_varint(data, pos, size)
+            size, pos = rest_of_varint(data, pos, size)
         end = pos + (size >> 1)
         # Two numbers that nobody asks for here: the time and the offset, of one to three bytes.
         if data[pos + 1] < 0x80:
@@ -142,7 +142,7 @@ def _scan_keys(data: memoryview, pos: int, first: int, stop: int, found: list[in
         elif data[pos + 2] < 0x80:
             pos += 3
         else:
-            _, pos = _rest_of_varint(data, pos + 2, 0)
+            _, pos = rest_of_varint(data, pos + 2, 0)
         if data[pos] < 0x80:
             pos += 1
         elif data[pos + 1] < 0x80:
@@ -150,14 +150,14 @@ def _scan_keys(data: memoryview, pos: int, first: int, stop: int, found: list[in
         elif data[pos + 2] < 0x80:
             pos += 3
         else:
-            _, pos = _rest_of_varint(data, pos + 1, 0)
+            _, pos = rest_of_varint(data, pos + 1, 0)
         key_bytes = data[pos]
         pos += 1
-        if key_bytes == _NULL_LENGTH:
+        if key_bytes == NULL_LENGTH:
             found.append(place)
         else:
             if key_bytes >= 0x80:
-                key_bytes, pos = _rest_of_varint(data, pos, key_bytes)
+                key_bytes, pos = rest_of_varint(data, pos, key_bytes)
             pos += key_bytes >> 1
             size |= key_bytes
         if size & 1 or pos >= end:
@@ -173,16 +173,16 @@ def _scan_times(
         size = data[pos]
         pos += 1
         if size >= 0x80:
-            size, pos = _rest_of_varint(data, pos, size)
+            size, pos = rest_of_varint(data, pos, size)
         end = pos + (size >> 1)
         time = data[pos + 1]
         pos += 2
         if time >= 0x80:
-            time, pos = _rest_of_varint(data, pos, time)
+            time, pos = rest_of_varint(data, pos, time)
         offset = data[pos]
         pos += 1
         if offset >= 0x80:
-            offset, pos = _rest_of_varint(data, pos, offset)
+            offset, pos = rest_of_varint(data, pos, offset)
         if (size | offset) & 1 or pos >= end:
             raise CorruptBatch(f"a record of {size >> 1} bytes does not hold what it says")
         time = time >> 1 ^ -(time & 1)
@@ -192,7 +192,7 @@ def _scan_times(
     return pos, None
 
 
-def _rest_of_varint(data: memoryview, pos: int, first: int) -> tuple[int, int]:
+def rest_of_varint(data: bytes | memoryview, pos: int, first: int) -> tuple[int, int]:
     """Still in zigzag: who calls knows whether a negative number can be meant."""
     value, shift = first & 0x7F, 7
     while shift <= _SHIFT_MAX:

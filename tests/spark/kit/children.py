@@ -113,7 +113,7 @@ def python_workers() -> list[psutil.Process]:
     for process in psutil.Process().children(recursive=True):
         try:
             family = [process, *process.parents()[:2]]
-            is_forked_there = all("ottla.spark.nursery" in one.cmdline() for one in family)
+            is_forked_there = all("ottla.spark.startup.nursery" in one.cmdline() for one in family)
             if is_forked_there or all("pyspark.daemon" in one.cmdline() for one in family[:2]):
                 workers.append(process)
         except psutil.NoSuchProcess:

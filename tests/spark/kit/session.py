@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from ottla.pipelines import class_archive
 from ottla.pipelines.session import PLAIN_FILES
 from ottla.spark import quick_start
-from ottla.spark.spark_home import spark_home
+from ottla.spark.startup.spark_home import spark_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

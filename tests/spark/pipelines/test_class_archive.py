@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ottla.pipelines.class_archive import archive_of
-from ottla.spark.spark_home import spark_home
+from ottla.spark.startup.spark_home import spark_home
 from spark.kit import session
 from spark.kit.toolchain import require
 

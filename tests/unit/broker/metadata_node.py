@@ -22,7 +22,7 @@ from ottla.broker.threads import RealThreads
 from ottla.cluster.brokers import Registration
 from ottla.cluster.controller import Controller
 from ottla.cluster.image import MetadataImage
-from ottla.cluster.snapshot import records_of
+from ottla.cluster.snapshot import copy_of
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.log.checkpoints import START_OFFSETS, format_lines, read_offsets
 from ottla.log.directory import DataDirectory
@@ -91,7 +91,7 @@ class FlusherInTurn:
 
 def copied(image: MetadataImage) -> MetadataImage:
     copy = MetadataImage()
-    for record in records_of(image):
+    for record in copy_of(image).records():
         copy.apply(record)
     return copy
 

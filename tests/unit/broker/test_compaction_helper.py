@@ -11,8 +11,8 @@ import pytest
 
 from ottla.broker.storage import compaction_pipe as pipe
 from ottla.broker.storage.compaction_helper import CompactionFailed, CompactionHelper, HelperLost
-from ottla.log.compaction import CompactionJob, Source
-from ottla.log.compaction_output import CleanedSegment
+from ottla.log.compaction.job import CompactionJob, Source
+from ottla.log.compaction.output import CleanedSegment
 from ottla.wire.records import Record, encode_batch
 
 

@@ -18,8 +18,8 @@ from ottla.errors import StorageFailed
 from ottla.log.corruption import NOTE, Corruption
 from ottla.log.directory import DataDirectory
 from ottla.log.handles import Handles
+from ottla.log.inspection.scrub import BATCH_COST_BYTES
 from ottla.log.log import Log, LogConfig
-from ottla.log.scrub import BATCH_COST_BYTES
 from ottla.testing.disks import MemoryDisk, MemoryFile
 from ottla.types import LeaderEpoch, TopicId, TopicPartition
 from unit.log.house import NOW_MS, append, make_batch, open_log, sync

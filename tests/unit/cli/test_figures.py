@@ -66,8 +66,8 @@ def test_figures_have_units_and_counters_become_rates() -> None:
         "directory /gone": "offline",
         "sync to disk": "2 ms on average, 99 % within 5 ms",
         "event loop delay": "0.1 ms on average, 99 % within 1 ms",
-        "retention": "went round 1 min 5 s ago, has freed 1.5 MB",
-        "scrub": "has not gone round yet, has found 0 damaged places",
+        "retention": "ran 1 min 5 s ago, has freed 1.5 MB",
+        "scrub": "has not run yet, has found 0 damaged places",
     }
 
 
@@ -86,4 +86,4 @@ def test_amounts_sizes_and_times_are_short() -> None:
     assert [duration(seconds) for seconds in (0.0004, 0.05, 5, 65, 7260, 200_000)] == [
         "0.4 ms", "50 ms", "5 s", "1 min 5 s", "2 h 1 min", "2 d 7 h",
     ]  # fmt: skip
-    assert age(0.0, 5.0) == "has not gone round yet"
+    assert age(0.0, 5.0) == "has not run yet"

@@ -19,7 +19,7 @@ from ottla.cluster import framing
 from ottla.cluster.snapshot_file import SnapshotId, encode_snapshot
 from ottla.coordinators import group_records
 from ottla.coordinators.group_records import GroupRecord, OffsetRecord
-from ottla.log.inspection import TopicFacts
+from ottla.log.inspection.inspection import TopicFacts
 from ottla.types import METADATA_TOPIC, OFFSETS_TOPIC
 from ottla.wire.codec import encode
 from ottla.wire.messages.control_records import (

@@ -31,14 +31,16 @@ def every_command(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[st
         yield from every_command(child, (*path, name))
 
 
-ALL_COMMANDS = list(every_command(typer.main.get_command(application())))
+ALL_COMMANDS = [
+    path for path in every_command(typer.main.get_command(application())) if path[:1] != ("config",)
+]
 
 
 def test_all_commands_of_the_issue_are_there() -> None:
     assert {" ".join(path) for path in ALL_COMMANDS} >= {
         "start",
-        "config list",
-        "config show",
+        "settings list",
+        "settings show",
         *(f"topics {verb}" for verb in ("create", "list", "describe", "alter", "delete")),
         "produce",
         "consume",
@@ -74,7 +76,7 @@ def test_help_explains_with_examples(
         (["start", "--node-id", "one"], "node.id is 'one', but must be a whole number."),
         (["start", "--listen", "0.0.0.0:9092"], "add --advertise HOST:9092"),
         (["start", "/nowhere.toml"], "Cannot read /nowhere.toml"),
-        (["config", "list", "--scope", "x"], "--scope is broker, topic or all"),
+        (["settings", "list", "--scope", "x"], "--scope is broker, topic or all"),
         (["produce", "t", "--acks", "2"], "--acks 2 is none of all, 1, 0."),
         (["produce", "t", "--compression", "rar"], "--compression rar is none of"),
         (["consume", "t", "--format", "%x"], "--format has no field %x"),
@@ -113,8 +115,8 @@ def test_bug_is_told_in_one_line(
     def broken(*_: object, **__: object) -> None:
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("ottla.cli.config.load", broken)
-    assert main(["config", "show"]) == 1
+    monkeypatch.setattr("ottla.cli.settings.load", broken)
+    assert main(["settings", "show"]) == 1
     assert "This is a bug: ZeroDivisionError: oh" in capsys.readouterr().err
 
 
@@ -129,23 +131,23 @@ def test_ctrl_c_inside_a_call_of_the_client_is_ctrl_c(
     assert capsys.readouterr().err == ""
 
 
-def test_config_list_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["config", "list", "--json"]) == 0
+def test_settings_list_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["settings", "list", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert len(rows) == len(BROKER_SETTINGS) + len(TOPIC_SETTINGS)
     assert {"scope", "name", "type", "default", "doc"} <= rows[0].keys()
-    assert main(["config", "list"]) == 0
+    assert main(["settings", "list"]) == 0
     assert "num.partitions (broker, int, default 1)\n    Partitions of" in capsys.readouterr().out
 
 
-def test_config_show_says_where_values_come_from(
+def test_settings_show_says_where_values_come_from(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "node.properties"
     file.write_text("node.id=9\n")
     monkeypatch.setenv("OTTLA_FETCH_MAX_BYTES", "2048")
     arguments = ["--origin", "--changed", "--json", "--set", "num.partitions=3"]
-    assert main(["config", "show", str(file), *arguments]) == 0
+    assert main(["settings", "show", str(file), *arguments]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert rows == [
         {"name": "node.id", "value": "9", "origin": f"file {file}"},
@@ -183,6 +185,18 @@ def test_parsing_start_imports_no_heavy_package() -> None:
         "print(sorted(heavy & sys.modules.keys()))"
     )
     assert run_script(script).strip() == "[]"
+
+
+def test_the_old_name_of_settings_still_works_and_is_shown_nowhere(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["config", "show", "--set", "num.partitions=3", "--changed", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out) == {"name": "num.partitions", "value": "3"}
+    assert main(["--help"]) == 0
+    shown = capsys.readouterr().out.split()
+    assert {"settings", "configs"} <= {*shown}
+    assert "config" not in shown
+    assert "# ottla config\n" not in render_commands()
 
 
 def test_completion_knows_nouns_and_verbs() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla import planning
+from ottla import capacity
 from ottla.cli.failures import WrongUsage
 from ottla.cli.main import main
 from ottla.cli.plan import parse_bytes, parse_count, parse_duration_s, quantity
@@ -113,7 +113,7 @@ def test_json_has_the_workload_and_the_plan_as_plain_numbers(capsys: Captured) -
     row = json.loads(captured.out)
     assert (row["messages_per_s"], row["message_bytes"], row["retention_s"]) == (1e7, 1000, 604_800)
     assert (row["brokers"], row["decided_by"], row["partitions"]) == (336, "CPU", 336)
-    assert row["revision"] == planning.MEASURED_REVISION
+    assert row["revision"] == capacity.MEASURED_REVISION
     assert captured.err == ""
 
 
@@ -187,13 +187,13 @@ def test_the_document_has_transcripts_and_a_table() -> None:
 @pytest.mark.parametrize(
     "coefficient",
     [
-        *(f"{cost.produce_cpu_us:.3f}" for cost in (planning.SMALL, planning.LARGE)),
-        *(f"{cost.consume_cpu_us:.3f}" for cost in (planning.SMALL, planning.LARGE)),
-        f"{planning.REQUEST_CPU_US} µs",
-        f"{planning.SYNCED_REQUEST_CPU_US} µs",
-        f"{planning.PARTITION_RSS_BYTES:,} B",
-        f"{planning.IMAGE_PARTITION_BYTES} B",
-        f"{planning.MEASURED_ON}, revision {planning.MEASURED_REVISION}",
+        *(f"{cost.produce_cpu_us:.3f}" for cost in (capacity.SMALL, capacity.LARGE)),
+        *(f"{cost.consume_cpu_us:.3f}" for cost in (capacity.SMALL, capacity.LARGE)),
+        f"{capacity.REQUEST_CPU_US} µs",
+        f"{capacity.SYNCED_REQUEST_CPU_US} µs",
+        f"{capacity.PARTITION_RSS_BYTES:,} B",
+        f"{capacity.IMAGE_PARTITION_BYTES} B",
+        f"{capacity.MEASURED_ON}, revision {capacity.MEASURED_REVISION}",
     ],
 )
 def test_the_document_names_the_coefficients_that_are_used(coefficient: str) -> None:

@@ -48,7 +48,7 @@ def take_all(lane: Lane) -> list[Parcel]:
 def warm_lane(*counts: int) -> Lane:
     """A lane of which the leader has taken a first batch of one record."""
     lane = lane_with(1, *counts)
-    lane.settle(take(lane), DONE)
+    lane.judge(take(lane), DONE)
     return lane
 
 
@@ -57,9 +57,9 @@ def test_sequences_count_records() -> None:
     assert [parcel.sequence for parcel in take_all(lane)] == [1, 11, 16]
 
 
-def test_sequences_begin_again_behind_the_highest() -> None:
+def test_sequences_begin_again_after_the_highest() -> None:
     lane = lane_with(SEQUENCE_MAX - 1, 5, 2)
-    lane.settle(take(lane), DONE)
+    lane.judge(take(lane), DONE)
     assert [parcel.sequence for parcel in take_all(lane)] == [SEQUENCE_MAX - 1, 3]
 
 
@@ -67,7 +67,7 @@ def test_first_batch_under_an_identity_travels_alone() -> None:
     lane = lane_with(1, 1, 1)
     first = take(lane)
     assert lane.next() is None
-    lane.settle(first, DONE)
+    lane.judge(first, DONE)
     assert len(take_all(lane)) == 2
 
 
@@ -75,7 +75,7 @@ def test_no_more_batches_are_unanswered_than_a_leader_remembers() -> None:
     lane = warm_lane(*[1] * 9)
     parcels = take_all(lane)
     assert len(parcels) == WINDOW_BATCHES
-    lane.settle(parcels[0], DONE)
+    lane.judge(parcels[0], DONE)
     assert len(take_all(lane)) == 1
 
 
@@ -86,18 +86,18 @@ def test_without_sequences_a_batch_always_travels_alone() -> None:
         parcel = take(lane)
         assert parcel.sequence == -1
         assert lane.next() is None
-        lane.settle(parcel, DONE)
+        lane.judge(parcel, DONE)
     assert len(lane) == 0
 
 
 def test_nothing_is_sent_while_a_failed_batch_waits_for_the_others() -> None:
     lane = warm_lane(1, 1, 1, 1)
     first, second, third = take(lane), take(lane), take(lane)
-    lane.settle(first, AGAIN)
+    lane.judge(first, AGAIN)
     assert lane.next() is None
-    lane.settle(second, LOST)
+    lane.judge(second, LOST)
     assert lane.next() is None
-    lane.settle(third, LOST)
+    lane.judge(third, LOST)
     assert lane.next() is first
 
 
@@ -105,48 +105,48 @@ def test_what_failed_goes_again_in_order_one_by_one_with_the_same_sequences() ->
     lane = warm_lane(4, 3, 2, 1)
     sent = take_all(lane)
     for parcel in reversed(sent):
-        lane.settle(parcel, DOUBT)
+        lane.judge(parcel, DOUBT)
     for expected, sequence in zip(sent, (1, 5, 8, 10), strict=True):
         parcel = take(lane)
         assert parcel is expected
         assert parcel.sequence == sequence
         assert lane.next() is None
-        lane.settle(parcel, DONE)
+        lane.judge(parcel, DONE)
     assert len(lane) == 0
     lane.add(Parcel(bytearray(), 1))
     lane.add(Parcel(bytearray(), 1))
     assert [parcel.sequence for parcel in take_all(lane)] == [11, 12]
 
 
-def test_batches_added_meanwhile_come_behind_those_that_failed() -> None:
+def test_batches_added_meanwhile_come_after_those_that_failed() -> None:
     lane = warm_lane(1, 1)
     first, second = take_all(lane)
     late = Parcel(bytearray(), 1)
     lane.add(late)
-    lane.settle(second, DOUBT)
-    lane.settle(first, DOUBT)
+    lane.judge(second, DOUBT)
+    lane.judge(first, DOUBT)
     assert take(lane) is first
-    lane.settle(first, DONE)
+    lane.judge(first, DONE)
     assert take(lane) is second
-    lane.settle(second, DONE)
+    lane.judge(second, DONE)
     assert take(lane) is late
 
 
-def test_lost_count_behind_a_failed_batch_is_only_its_consequence() -> None:
+def test_lost_count_after_a_failed_batch_is_only_its_consequence() -> None:
     lane = warm_lane(1, 1)
     first, second = take_all(lane)
-    lane.settle(first, DOUBT)
-    lane.settle(second, LOST)
+    lane.judge(first, DOUBT)
+    lane.judge(second, LOST)
     assert lane.identity == ANNA
-    lane.settle(take(lane), DONE)
+    lane.judge(take(lane), DONE)
     assert take(lane).sequence == 2
 
 
 def test_leader_that_lost_count_gets_a_new_identity_and_sequences_from_0() -> None:
     lane = warm_lane(4, 3, 2)
     first, second = take(lane), take(lane)
-    lane.settle(first, LOST)
-    lane.settle(second, LOST)
+    lane.judge(first, LOST)
+    lane.judge(second, LOST)
     assert lane.wants_identity
     assert lane.refused_identity == ANNA
     assert lane.next() is None
@@ -154,9 +154,9 @@ def test_leader_that_lost_count_gets_a_new_identity_and_sequences_from_0() -> No
     assert take(lane) is first
     assert first.sequence == 0
     assert lane.next() is None, "it is the first under its identity"
-    lane.settle(first, DONE)
+    lane.judge(first, DONE)
     assert take(lane) is second
-    lane.settle(second, DONE)
+    lane.judge(second, DONE)
     assert (second.sequence, take(lane).sequence) == (4, 7)
 
 
@@ -165,40 +165,40 @@ def test_batches_in_doubt_are_not_counted_anew(doubtful: int) -> None:
     lane = warm_lane(1, 1)
     sent = take_all(lane)
     for at, parcel in enumerate(sent):
-        lane.settle(parcel, DOUBT if at == doubtful else AGAIN)
+        lane.judge(parcel, DOUBT if at == doubtful else AGAIN)
     with pytest.raises(SequenceLost, match=r"orders-3: .* producer 1 .* could double them"):
-        lane.settle(take(lane), LOST)
+        lane.judge(take(lane), LOST)
 
 
 def test_doubt_ends_with_the_acknowledgement() -> None:
     lane = warm_lane(1, 1)
     first, second = take_all(lane)
-    lane.settle(first, DOUBT)
-    lane.settle(second, LOST)
-    lane.settle(take(lane), DONE)
-    lane.settle(take(lane), LOST)
+    lane.judge(first, DOUBT)
+    lane.judge(second, LOST)
+    lane.judge(take(lane), DONE)
+    lane.judge(take(lane), LOST)
     assert lane.wants_identity
 
 
-def test_batch_is_not_sent_behind_one_that_should_have_followed_it() -> None:
+def test_batch_is_not_sent_after_one_that_should_have_followed_it() -> None:
     lane = warm_lane(1, 1, 1)
     first, second, third = take_all(lane)
-    lane.settle(third, DONE)
-    lane.settle(first, DONE)
+    lane.judge(third, DONE)
+    lane.judge(first, DONE)
     with pytest.raises(SequenceLost, match="change the order"):
-        lane.settle(second, LOST)
+        lane.judge(second, LOST)
 
 
 def test_oldest_is_the_first_unanswered_wherever_it_is() -> None:
     lane = warm_lane(1, 1, 1)
     first, second = take(lane), take(lane)
     assert lane.oldest is first
-    lane.settle(first, DOUBT)
+    lane.judge(first, DOUBT)
     assert lane.oldest is first
-    lane.settle(second, DOUBT)
+    lane.judge(second, DOUBT)
     assert lane.oldest is first
     for _ in range(3):
-        lane.settle(take(lane), DONE)
+        lane.judge(take(lane), DONE)
     assert lane.oldest is None
 
 
@@ -317,7 +317,7 @@ class Story:
     def answer(self) -> None:
         if self.answers:
             parcel, verdict = self.answers.pop(0)
-            self.settle(parcel, verdict)
+            self.judge(parcel, verdict)
 
     def cut(self) -> None:
         """The connection goes; some of what was sent still arrives, the answers never do."""
@@ -328,15 +328,15 @@ class Story:
         self.requests, self.answers = [], []
         self.random.shuffle(unanswered)
         for parcel in unanswered:
-            self.settle(parcel, DOUBT)
+            self.judge(parcel, DOUBT)
 
-    def settle(self, parcel: Parcel, verdict: Verdict | None) -> None:
+    def judge(self, parcel: Parcel, verdict: Verdict | None) -> None:
         if verdict is None:
             self.lane.divide(parcel, halves(parcel))
             return
         if verdict is DONE:
             self.acknowledged.append((int.from_bytes(parcel.data), parcel.count))
-        self.lane.settle(parcel, verdict)
+        self.lane.judge(parcel, verdict)
 
     def check(self) -> None:
         """No record is missing, doubled or before its time."""
@@ -364,24 +364,24 @@ def test_leader_has_every_batch_once_and_in_order_whatever_happens(seed: int) ->
     assert story.identities <= 1
 
 
-def test_batch_that_is_too_large_goes_in_pieces_before_those_behind_it() -> None:
+def test_batch_that_is_too_large_goes_in_pieces_before_those_after_it() -> None:
     lane = warm_lane(10, 5, 1)
-    large, behind, last = take_all(lane)
+    large, after, last = take_all(lane)
     lane.divide(large, [Parcel(bytearray(), 4, sequence=1), Parcel(bytearray(), 6, sequence=5)])
     assert lane.next() is None, "what is under way comes first"
-    lane.settle(last, LOST)
-    lane.settle(behind, LOST)
+    lane.judge(last, LOST)
+    lane.judge(after, LOST)
     sent = []
     while (parcel := lane.next()) is not None:
         sent.append((parcel.sequence, parcel.count))
-        lane.settle(parcel, DONE)
+        lane.judge(parcel, DONE)
     assert sent == [(1, 4), (5, 6), (11, 5), (16, 1)]
 
 
 def test_pieces_of_a_batch_that_may_be_in_the_log_are_in_doubt_as_well() -> None:
     lane = warm_lane(10)
-    lane.settle(take(lane), DOUBT)
+    lane.judge(take(lane), DOUBT)
     large = take(lane)
     lane.divide(large, [Parcel(bytearray(), 4, sequence=1), Parcel(bytearray(), 6, sequence=5)])
     with pytest.raises(SequenceLost, match="may be in the log already"):
-        lane.settle(take(lane), LOST)
+        lane.judge(take(lane), LOST)

@@ -41,7 +41,7 @@ def test_an_answer_tells_topics_leaders_and_addresses():
     assert image.topic_id("orders") == FIRST_ID
 
 
-def test_a_broker_that_lags_behind_does_not_bring_back_the_old_leader():
+def test_a_broker_that_lags_does_not_bring_back_the_old_leader():
     image = Image()
     image.fold(answer((2, 5)))
     image.fold(answer((1, 4)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from ottla.client.fetching import last_whole_batch
+from ottla.client.range_reader import last_whole_batch
 from ottla.errors import CorruptBatch, UnsupportedMessageFormat
 from ottla.wire.records import Record, encode_batch
 
@@ -21,7 +21,7 @@ def position_after(records: bytes | bytearray) -> int | None:
     return None if last is None else last.next_offset
 
 
-def test_the_position_is_behind_the_last_whole_batch():
+def test_the_position_is_after_the_last_whole_batch():
     first, second = batch(b"a", b"b", base_offset=10), batch(b"c", base_offset=20)
     assert position_after(first + second) == 21
     for cut in range(1, len(second) + 1):

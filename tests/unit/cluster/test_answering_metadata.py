@@ -130,12 +130,12 @@ class TestMetadata:
         request = MetadataRequest(topics=[MetadataRequestTopic(name=name, topic_id=topic_id)])
         with pytest.raises(InvalidRequest) as refused:
             metadata_handler.handle(services(cluster), context(version), request)
-        reply = metadata_handler.refuse(request, refused.value)
+        reply = metadata_handler.error_response(request, refused.value)
         again = decode(MetadataResponse, encode(reply, version), version)
         assert again.topics[0].error_code == ErrorCode.INVALID_REQUEST
 
     def test_the_whole_answer_has_an_error_from_version_13_on(self):
-        reply = metadata_handler.refuse(MetadataRequest(topics=None), InvalidRequest("no"))
+        reply = metadata_handler.error_response(MetadataRequest(topics=None), InvalidRequest("no"))
         again = decode(MetadataResponse, encode(reply, 13), 13)
         assert again.error_code == ErrorCode.INVALID_REQUEST
 

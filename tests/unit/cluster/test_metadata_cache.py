@@ -158,7 +158,7 @@ def test_what_was_built_from_a_topic_is_kept_until_the_topic_or_a_broker_changes
         return len(topic.partitions)
 
     def memo():
-        return cluster.cache.of_topic(cluster.cache.topic("t"), "key", build)
+        return cluster.cache.kept_for_topic(cluster.cache.topic("t"), "key", build)
 
     assert [memo(), memo()] == [1, 1]
     cluster.grow("other", 2)

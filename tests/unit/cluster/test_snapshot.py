@@ -13,7 +13,7 @@ from ottla.cluster.image import (
     MetadataImage,
     PartitionImage,
 )
-from ottla.cluster.snapshot import COPIED_PER_STEP, ImageCopy, copy_of, records_of
+from ottla.cluster.snapshot import COPIED_PER_STEP, ImageCopy, copy_of
 from ottla.wire.messages.metadata_records import (
     BrokerEndpoint,
     BrokerRegistrationChangeRecord,
@@ -93,7 +93,7 @@ def history_of(new_cluster):
         @rule()
         def forget_all_but_a_snapshot(self):
             """What comes later rests on the snapshot alone."""
-            values = [encode_record(record) for record in records_of(self.cluster.image)]
+            values = [encode_record(record) for record in copy_of(self.cluster.image).records()]
             self.cluster.log[:] = values
             before = self.cluster.image
             self.cluster.restart()
@@ -101,14 +101,14 @@ def history_of(new_cluster):
 
         @invariant()
         def the_snapshot_is_the_image(self):
-            assert fold(records_of(self.cluster.image)) == self.cluster.image
+            assert fold(copy_of(self.cluster.image).records()) == self.cluster.image
 
         @invariant()
         def the_snapshot_has_no_more_than_the_image(self):
             image = self.cluster.image
             settings = sum(len(owner) for owner in image.configs.values())
             topics = len(image.topics_by_id) + image.partition_count
-            assert len(list(records_of(image))) <= (
+            assert len(list(copy_of(image).records())) <= (
                 len(image.features) + len(image.brokers) + topics + settings + 1
             )
 
@@ -211,7 +211,7 @@ def folded_as_far_as_it_fits(records):
 @given(st.lists(RECORDS, max_size=40))
 def test_a_snapshot_of_any_image_folds_to_that_image(records):
     image = folded_as_far_as_it_fits(records)
-    assert fold(records_of(image)) == image
+    assert fold(copy_of(image).records()) == image
 
 
 @settings(BOUNDED, max_examples=100)
@@ -279,13 +279,13 @@ def test_nothing_that_an_image_can_hold_is_left_out():
     partition, broker = image.topics_by_name["a.b"].partitions[0], image.brokers[1]
     assert all(partition), dict(zip(PartitionImage._fields, partition, strict=True))
     assert all(broker), dict(zip(BrokerImage._fields, broker, strict=True))
-    assert fold(records_of(image)) == image
+    assert fold(copy_of(image).records()) == image
 
 
 def test_the_version_comes_before_what_depends_on_it():
     names = ["group.version", "metadata.version", "transaction.version"]
     image = fold(FeatureLevelRecord(name=name, feature_level=1) for name in names)
-    assert [record.name for record in records_of(image)] == [
+    assert [record.name for record in copy_of(image).records()] == [
         "metadata.version",
         "group.version",
         "transaction.version",
@@ -293,4 +293,4 @@ def test_the_version_comes_before_what_depends_on_it():
 
 
 def test_an_empty_image_needs_no_records():
-    assert list(records_of(MetadataImage())) == []
+    assert list(copy_of(MetadataImage()).records()) == []

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ottla.cluster.framing import decode_record
 from ottla.cluster.snapshot_file import (
     BATCH_BYTES_MAX,
-    RECORDS_PER_BATCH_MAX,
+    BATCH_RECORDS_MAX,
     DamagedSnapshot,
     SnapshotFiles,
     SnapshotId,
@@ -78,7 +78,7 @@ def test_a_snapshot_is_called_as_kafka_calls_it():
 
 
 def test_what_is_written_is_read_again():
-    records = topics(2 * RECORDS_PER_BATCH_MAX + 1)
+    records = topics(2 * BATCH_RECORDS_MAX + 1)
     snapshot = decode_snapshot(ID, encoded(records))
     assert records_in(snapshot) == records
     assert (snapshot.end_offset, snapshot.last_contained_ms) == (1234, NOW_MS - 1)
@@ -137,7 +137,7 @@ def test_a_flipped_bit_is_found_unless_it_changes_nothing(at, bit):
 
 
 def test_a_batch_that_is_missing_in_the_middle_is_found():
-    data = encoded(topics(3 * RECORDS_PER_BATCH_MAX))
+    data = encoded(topics(3 * BATCH_RECORDS_MAX))
     places = [(at, at + header.size) for at, header in headers_in(data)]
     start, stop = places[2]
     with pytest.raises(DamagedSnapshot, match="offset"):

@@ -16,7 +16,7 @@ def test_a_stable_group_is_described_with_its_members(shard, reads):
     assert described.member_assignment == b"share of " + member.encode()
 
 
-def test_a_rebalancing_group_is_described_without_what_is_not_settled(shard):
+def test_a_rebalancing_group_is_described_without_what_is_not_certain(shard):
     shard.stable(1)
     shard.enter()
     found = shard.machine.describe("g", 5)

@@ -6,8 +6,9 @@ import struct
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from ottla.log.compaction import Compaction, CompactionJob, Source
-from ottla.log.compaction_swap import Swap
+from ottla.log.compaction.job import CompactionJob, Source
+from ottla.log.compaction.rewrite import Compaction
+from ottla.log.compaction.swap import Swap
 from ottla.log.handles import Handles
 from ottla.log.log import Log, LogConfig
 from ottla.ports import Disk
@@ -56,7 +57,7 @@ def append_unchecked(log: Log, batch: bytearray, now_ms: int) -> int:
         type(producers).check = check  # type: ignore[method-assign]
 
 
-def settle(log: Log, disk: Disk) -> None:
+def write_and_sync(log: Log, disk: Disk) -> None:
     log.write()
     sync(log, disk)
 

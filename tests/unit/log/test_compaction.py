@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.errors import CorruptBatch
-from ottla.log.compaction import Compaction, KeyMapTooSmall
+from ottla.log.compaction.rewrite import Compaction, KeyMapTooSmall
 from ottla.log.handles import Handles
 from ottla.log.log import Log, LogConfig
 from ottla.testing.disks import MemoryDisk
@@ -23,8 +23,8 @@ from unit.log.compaction_kit import (
     put,
     put_marker,
     records_in,
-    settle,
     table,
+    write_and_sync,
 )
 from unit.log.house import NOW_MS, append, open_log
 
@@ -43,7 +43,7 @@ def log(disk: MemoryDisk, handles: Handles) -> Log:
 
 def roll(log: Log, disk: MemoryDisk) -> None:
     log.roll(NOW_MS)
-    settle(log, disk)
+    write_and_sync(log, disk)
 
 
 def kept(log: Log) -> list[tuple[int, bytes | None, bytes | None]]:
@@ -336,7 +336,7 @@ def test_a_reader_of_old_segments_never_meets_new_bytes(
     limit = log.written
     reader = log._reader
     compaction = Compaction(disk, job_for(log))
-    from ottla.log.compaction_swap import Swap
+    from ottla.log.compaction.swap import Swap
 
     for cleaned in compaction.run():
         Swap(log, handles, cleaned).run()
@@ -374,7 +374,7 @@ def test_an_offset_that_is_gone_is_answered_with_the_next(
         put(log, [(b"a", b"%d" % number)])
     roll(log, disk)
     append(log)
-    settle(log, disk)
+    write_and_sync(log, disk)
     compact(log, disk, handles)
     for offset in range(6):
         data = log.read(offset, 1000, log.written, cached_only=False)
@@ -390,7 +390,7 @@ def test_no_reply_has_only_batches_without_records_while_there_are_others(
         put(log, [(b"a", b"%d" % number)])
         roll(log, disk)
     put(log, [(b"b", b"the last")])
-    settle(log, disk)
+    write_and_sync(log, disk)
     compact(log, disk, handles)
     assert [header.count for _, header in headers_in(everything(log))] == [1, 1]
     for offset in range(5):

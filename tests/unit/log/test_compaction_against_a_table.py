@@ -23,8 +23,8 @@ from unit.log.compaction_kit import (
     put,
     put_marker,
     records_in,
-    settle,
     table,
+    write_and_sync,
 )
 from unit.log.house import NOW_MS, open_log
 
@@ -69,7 +69,7 @@ class House:
         self.log = open_log(self.disk, TINY, handles=self.handles)
 
     def note(self, offset: int) -> None:
-        settle(self.log, self.disk)
+        write_and_sync(self.log, self.disk)
         data = self.log.read(offset, 100_000, self.log.written, cached_only=False)
         self.whole += bytes(data or b"")
 
@@ -87,7 +87,7 @@ class House:
 
     def roll(self) -> None:
         self.log.roll(self.now_ms)
-        settle(self.log, self.disk)
+        write_and_sync(self.log, self.disk)
 
     def compact(self, after_ms: int, map_bytes: int) -> None:
         self.now_ms += after_ms

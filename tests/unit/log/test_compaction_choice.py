@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from ottla.log.compaction_choice import Dirtiness, Rules, dirtiness
-from ottla.log.retention import Stretch
+from ottla.log.compaction.choice import Dirtiness, Rules, dirtiness
+from ottla.log.retention import Extent
 
 NOW_MS = 1_000_000
 LONG = 2**63 - 1
 # Four segments of ten messages and a hundred bytes; the last one is being written to.
-LOG = [Stretch(base, base + 10, 100) for base in (0, 10, 20, 30)]
+LOG = [Extent(base, base + 10, 100) for base in (0, 10, 20, 30)]
 RULES = Rules(dirty_ratio_min=0.5, lag_ms_min=0, lag_ms_max=LONG)
 
 
@@ -20,7 +20,7 @@ def judge(cleaned_to: int | None = None, rules: Rules = RULES, **options: Any) -
         LOG,
         cleaned_to,
         options.pop("start_offset", 0),
-        options.pop("settled_base", 30),
+        options.pop("final_base", 30),
         rules,
         NOW_MS,
         lambda at: times.get(at, 1),
@@ -49,9 +49,9 @@ def test_a_clean_log_is_left_alone() -> None:
 
 
 def test_what_is_not_synced_and_committed_is_not_touched() -> None:
-    state = judge(settled_base=20)
+    state = judge(final_base=20)
     assert (state.end, state.dirty_bytes) == (20, 200)
-    assert judge(settled_base=0).dirty_bytes == 0
+    assert judge(final_base=0).dirty_bytes == 0
 
 
 def test_a_checkpoint_outside_of_the_log_is_not_believed() -> None:

@@ -14,7 +14,7 @@ from ottla.log.handles import Handles
 from ottla.log.log import Log
 from ottla.testing.disks import MemoryDisk, PowerLoss
 from ottla.wire.records import headers_in
-from unit.log.compaction_kit import TINY, compact, everything, put, settle
+from unit.log.compaction_kit import TINY, compact, everything, put, write_and_sync
 from unit.log.house import DIRECTORY, NOW_MS, open_log
 
 SEEDS = range(4)
@@ -62,7 +62,7 @@ def dirty_log(disk: D) -> tuple[D, Log, Handles]:
             log.roll(NOW_MS)
     log.roll(NOW_MS)
     put(log, [(b"key-1", b"active")])
-    settle(log, disk)
+    write_and_sync(log, disk)
     disk.sync_directory("/data")
     return disk, log, handles
 

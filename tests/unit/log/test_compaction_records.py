@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ottla.errors import CorruptBatch
-from ottla.log.compaction_records import (
+from ottla.log.compaction.records import (
     keys_and_deltas,
     outlines,
     with_records,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ottla.log.compaction import Compaction
-from ottla.log.compaction_output import CleanedSegment
-from ottla.log.compaction_swap import Swap, SwapAbandoned, remove_cleaned
+from ottla.log.compaction.output import CleanedSegment
+from ottla.log.compaction.rewrite import Compaction
+from ottla.log.compaction.swap import Swap, SwapAbandoned, remove_cleaned
 from ottla.log.handles import Handles
 from ottla.log.log import Log
 from ottla.testing.disks import MemoryDisk
-from unit.log.compaction_kit import TINY, everything, job_for, put, records_in, settle
+from unit.log.compaction_kit import TINY, everything, job_for, put, records_in, write_and_sync
 from unit.log.house import DIRECTORY, NOW_MS, open_log
 
 
@@ -28,7 +28,7 @@ def log(disk: MemoryDisk, handles: Handles) -> Log:
         if number % 2:
             log.roll(NOW_MS)
     put(log, [(b"other", b"active")])
-    settle(log, disk)
+    write_and_sync(log, disk)
     return log
 
 

@@ -81,7 +81,7 @@ def check_fenced(log: Log, offset: int, path: str) -> None:
     assert found == list(range(log.start_offset, offset)), "what lies before it can be read"
 
 
-# ------------------------------------------------------------------- behind the recovery point
+# ------------------------------------------------------------------- after the recovery point
 
 
 @pytest.mark.parametrize(

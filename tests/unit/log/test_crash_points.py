@@ -216,7 +216,7 @@ class Life:
         return log
 
     def take_what_is_there(self) -> None:
-        """All that was promised, byte for byte; behind it what once was appended at that place."""
+        """All that was promised, byte for byte; after it what once was appended at that place."""
         assert self.log.end_offset >= self.promised, "acknowledged batches are gone"
         given = {b.data: b for history in (*self.others, self.history) for b in history}
         found = read_all(self.log)

@@ -45,7 +45,7 @@ def test_log_file_is_the_batches_one_behind_the_other(disk: MemoryDisk) -> None:
 
 
 def test_offset_index_holds_last_offset_and_start_of_a_batch(disk: MemoryDisk) -> None:
-    """Entries come after more than the interval: batch 2 begins 158 bytes behind the first."""
+    """Entries come after more than the interval: batch 2 begins 158 bytes after the first."""
     log = open_log(disk, LogConfig(index_interval_bytes=100))
     for _ in range(5):
         append(log, make_batch(2))

@@ -17,10 +17,10 @@ from ottla.log.checkpoints import (
 )
 from ottla.log.corruption import NOTE
 from ottla.log.directory import CLEAN_MARKER, META_PROPERTIES, PARTITION_METADATA
-from ottla.log.findings import ADVICE, Checked, Finding, Trouble
-from ottla.log.inspection import Inspection, NothingToInspect, TopicFacts, find_target
-from ottla.log.partition_check import FINDINGS_MAX
-from ottla.log.walk import walk
+from ottla.log.inspection.findings import ADVICE, Checked, Finding, Trouble
+from ottla.log.inspection.inspection import Inspection, NothingToInspect, TopicFacts, find_target
+from ottla.log.inspection.partition_check import FINDINGS_MAX
+from ottla.log.inspection.walk import walk
 from ottla.testing.disks import MemoryDisk
 from ottla.types import TopicPartition
 from ottla.wire.checksum import crc32c
@@ -162,12 +162,12 @@ def test_the_zeros_at_the_end_of_kafkas_active_indexes_are_no_entries(disk: Memo
     assert troubles(disk) == []
 
 
-def leave_a_gap(disk: MemoryDisk, behind: bytes | None = None) -> None:
+def leave_a_gap(disk: MemoryDisk, after: bytes | None = None) -> None:
     """Offsets 1 to 9 are missing."""
     records = [Record(10, NOW_MS, b"k", b"v")]
-    behind = behind or bytes(encode_batch(records, base_offset=10))
+    after = after or bytes(encode_batch(records, base_offset=10))
     disk.make_directory(DIRECTORY)
-    disk.write_file(FIRST, bytes(make_batch()) + behind)
+    disk.write_file(FIRST, bytes(make_batch()) + after)
 
 
 # -------------------------------------------------------------------------------------- damage
@@ -307,7 +307,7 @@ def test_a_torn_tail_behind_the_recovery_point_is_a_note(disk: MemoryDisk) -> No
     (finding,), (checked,) = inspect(disk)
     assert finding.trouble is Trouble.TORN
     assert not finding.is_problem
-    assert "behind the recovery point 40" in finding.what
+    assert "after the recovery point 40" in finding.what
     assert finding.position is not None
     assert finding.position < size
     assert (checked.problems, checked.notes, checked.end_offset) == (0, 1, 88)
@@ -650,7 +650,7 @@ def test_what_is_no_log_is_refused_with_words(disk: MemoryDisk) -> None:
             find_target(disk, path)
 
 
-def test_every_byte_is_in_one_stretch_whatever_the_bytes_are(disk: MemoryDisk) -> None:
+def test_every_byte_is_in_one_piece_whatever_the_bytes_are(disk: MemoryDisk) -> None:
     write_log(disk)
     data = bytearray(disk.read_file(FIRST))
     for at in range(0, len(data), 37):
@@ -660,10 +660,10 @@ def test_every_byte_is_in_one_stretch_whatever_the_bytes_are(disk: MemoryDisk) -
         def read(count: int, position: int, damaged: bytearray = damaged) -> bytes:
             return bytes(damaged[position : position + count])
 
-        stretches = list(walk(read, len(damaged), 0))
-        assert [s.position for s in stretches[1:]] == [s.position + s.size for s in stretches[:-1]]
-        assert sum(stretch.size for stretch in stretches) == len(damaged)
-        assert len([s for s in stretches if s.trouble]) <= 1
+        pieces = list(walk(read, len(damaged), 0))
+        assert [s.position for s in pieces[1:]] == [s.position + s.size for s in pieces[:-1]]
+        assert sum(piece.size for piece in pieces) == len(damaged)
+        assert len([s for s in pieces if s.trouble]) <= 1
 
 
 def test_every_kind_of_finding_has_advice() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ottla.log.key_map import FILLED_MAX, SLOT_BYTES, KeyMap
+from ottla.log.compaction.key_map import FILLED_MAX, SLOT_BYTES, KeyMap
 
 # Keys that differ in nothing but trailing zeros, or lie around the length that is digested.
 keys = st.one_of(

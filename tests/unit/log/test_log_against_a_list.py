@@ -347,7 +347,7 @@ class LogAgainstAList(RuleBasedStateMachine):
         offset = data.draw(st.integers(self.start, end))
         kept = sum(entry.end <= offset for entry in written)
         if offset < end and self.end_of(kept) < self.start:
-            return  # The start would lie behind the end.
+            return  # The start would lie after the end.
         self.log.truncate(offset, self.now_ms)
         del self.entries[kept:]
         self.written_count = kept

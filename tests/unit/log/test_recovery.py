@@ -177,7 +177,7 @@ def test_names_of_surviving_files_are_synced_as_well(disk: MemoryDisk) -> None:
         pytest.param(lambda data: data[:-1], id="cut short"),
         pytest.param(lambda data: data[: -SIZE + 20], id="half a header"),
         pytest.param(lambda data: data[:-SIZE] + bytes(SIZE), id="zeros"),
-        pytest.param(lambda data: data + bytes(4096), id="zeros behind"),
+        pytest.param(lambda data: data + bytes(4096), id="zeros after"),
         pytest.param(lambda data: data[:-1] + bytes([data[-1] ^ 1]), id="a flipped bit"),
         pytest.param(lambda data: data[:-SIZE] + b"\xff" * SIZE, id="ones"),
         pytest.param(lambda data: data + data[:SIZE], id="an old batch again"),
@@ -203,7 +203,7 @@ def test_segments_behind_a_bad_batch_are_removed(disk: MemoryDisk) -> None:
     log = open_log(disk)
     append_many(log, 100)
     sync(log, disk)
-    second = log._segments[1].base_offset
+    second = log.segments[1].base_offset
     path = f"{DIRECTORY}/{second:020d}.log"
     data = disk.read_file(path)
     disk.write_file(path, data[: SIZE + 10])
@@ -377,7 +377,7 @@ def test_deleted_segments_that_come_back_are_removed(disk: MemoryDisk) -> None:
     log.close()
     log = open_log(disk, start_offset=60)
     assert log.start_offset == 60
-    first = log._segments[0].base_offset
+    first = log.segments[0].base_offset
     assert 0 < first <= 60
     assert min(int(path[-24:-4]) for path in disk.paths() if path.endswith(".log")) == first
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 
 from ottla.log.log import LogConfig
-from ottla.log.retention import FOR_EVER, Limits, Stretch, count_expired, start_without, stretches
+from ottla.log.retention import FOR_EVER, Extent, Limits, count_expired, extents, start_without
 from ottla.testing.disks import MemoryDisk
 from unit.log.house import NOW_MS, append_many, make_batch, open_log, shorten, sync
 from unit.log.retention_rules import Rules
@@ -17,13 +17,13 @@ from unit.log.retention_rules import Rules
 HOUR_MS = 3_600_000
 
 
-def of_sizes(*sizes: int) -> list[Stretch]:
+def of_sizes(*sizes: int) -> list[Extent]:
     """Segments of ten offsets each."""
-    return [Stretch(10 * at, 10 * at + 10, size) for at, size in enumerate(sizes)]
+    return [Extent(10 * at, 10 * at + 10, size) for at, size in enumerate(sizes)]
 
 
 def expired(
-    log: Sequence[Stretch],
+    log: Sequence[Extent],
     limits: Limits,
     *,
     ages_ms: Sequence[int] = (),
@@ -46,7 +46,7 @@ def test_a_segment_goes_when_its_youngest_record_is_too_old() -> None:
     assert expired(log, limits, ages_ms=[HOUR_MS + 1, HOUR_MS, 0]) == 1
 
 
-def test_an_old_segment_behind_a_young_one_stays() -> None:
+def test_an_old_segment_after_a_young_one_stays() -> None:
     log = of_sizes(100, 100, 100)
     assert expired(log, Limits(retention_ms=5), ages_ms=[0, 100, 100]) == 0
 
@@ -87,7 +87,7 @@ def test_without_the_policy_to_delete_only_the_start_counts() -> None:
 
 
 def test_time_goes_on_where_size_has_stopped() -> None:
-    """A young segment that goes by its size does not protect old ones behind it."""
+    """A young segment that goes by its size does not protect old ones after it."""
     limits = Limits(retention_ms=5, retention_bytes=200)
     assert expired(of_sizes(100, 100, 100), limits, ages_ms=[0, 6, 0]) == 2
 
@@ -123,8 +123,8 @@ def test_any_log_loses_what_the_rules_say(data: st.DataObject) -> None:
     limits = Limits(
         data.draw(st.booleans()), data.draw(st.integers(-1, 4)), data.draw(st.integers(-1, 12))
     )
-    sizes = [stretch.size for stretch in log]
-    ends = [stretch.next_base for stretch in log]
+    sizes = [extent.size for extent in log]
+    ends = [extent.next_base for extent in log]
     rules = Rules(list(zip(ends, sizes, ages, strict=True)), committed)
     rules.by_start(start)
     if limits.deletes:
@@ -150,7 +150,7 @@ def test_a_segment_is_as_young_as_its_youngest_batch_also_after_a_restart(
     log.close()
     log = open_log(disk, config)
     assert [log.youngest_ms(segment) - NOW_MS for segment in log.segments] == found
-    assert stretches(log.segments, log.end_offset)[-1] == (6, 8, 2 * len(make_batch()))
+    assert extents(log.segments, log.end_offset)[-1] == (6, 8, 2 * len(make_batch()))
 
 
 def test_batches_without_a_time_are_as_young_as_their_file(disk: MemoryDisk) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.log.log import Log, LogConfig
-from ottla.log.short_logs import (
+from ottla.log.opening.short_logs import (
     ENTRIES_MAX,
     FILE_NAME,
     PRODUCERS_MAX,

@@ -11,7 +11,7 @@ import pytest
 
 from ottla.pipelines.case_files import FILE_BYTES_MAX, PROBLEMS_MAX, BadCase
 from ottla.pipelines.expected import Expected, read_expected
-from ottla.spark.spark_types import parse_type
+from ottla.spark.formats.spark_types import parse_type
 
 
 def read(tmp_path: Path, text: str, schema: str, optional: tuple[str, ...] = ()) -> Expected:

@@ -114,7 +114,9 @@ def test_nothing_is_left_in_the_working_directory() -> None:
 
 
 def test_what_spark_leaves_goes_with_the_process() -> None:
-    script = "from ottla.spark.quick import scratch; print(scratch().resolve(), end='')"
+    script = (
+        "from ottla.spark.startup.environment import scratch; print(scratch().resolve(), end='')"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout).is_absolute()

@@ -46,7 +46,7 @@ RuntimeError: later
 """
 BROKER_AWAY = """[PYTHON_STREAMING_DATA_SOURCE_RUNTIME_ERROR] Failed when Python streaming data \
 source perform initialOffset: Traceback (most recent call last):
-  File "/work/src/ottla/spark/asking.py", line 156, in _run
+  File "/work/src/ottla/spark/asker.py", line 156, in _run
     raise CannotRead(f"cannot ask {where} for offsets: {error or 'no answer'}") from None
 ottla.spark.planning.CannotRead: cannot ask 127.0.0.1:1 for offsets: Connection refused
  SQLSTATE: 38000 SQLSTATE: XXKST"""

@@ -26,7 +26,7 @@ from ottla.pipelines.model import (
 )
 from ottla.pipelines.problems import Place
 from ottla.pipelines.stand_ins import empty_file, file_data, has_watermark
-from ottla.spark.spark_types import parse_type
+from ottla.spark.formats.spark_types import parse_type
 
 HERE = Place(Path("p.yaml"), 1, 1)
 AVRO_SCHEMA: dict[str, Any] = {

@@ -9,10 +9,10 @@ from typing import Any
 import pyarrow as pa
 
 from ottla.spark.columns import READ_COLUMNS, arrow_schema
-from ottla.spark.decoding import ArrowDecoder
-from ottla.spark.decoding_buffers import CompiledRows
-from ottla.spark.decoding_common import RowDecoder, Wanted, java_text
-from ottla.spark.decoding_numpy import NumpyRows
+from ottla.spark.decoding.arrow_buffers import CompiledRows
+from ottla.spark.decoding.contract import RowDecoder, Wanted, java_text
+from ottla.spark.decoding.decoder import ArrowDecoder
+from ottla.spark.decoding.rows_numpy import NumpyRows
 from ottla.types import TopicPartition
 from ottla.wire.records import (
     Record,

@@ -7,7 +7,7 @@ import json
 import pyarrow as pa
 from hypothesis import strategies as some
 
-from ottla.spark.spark_types import parse_type
+from ottla.spark.formats.spark_types import parse_type
 
 EVERYTHING = (
     "b BOOLEAN, i8 TINYINT, i16 SMALLINT, i INT, l BIGINT, f FLOAT, d DOUBLE, s STRING, x BINARY, "

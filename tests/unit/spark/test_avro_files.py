@@ -10,7 +10,7 @@ import fastavro
 import pyarrow as pa
 import pytest
 
-from ottla.spark.formats_avro import BadFile, arrow_type, file_schema, parse_file
+from ottla.spark.formats.avro import BadFile, arrow_type, file_schema, parse_file
 
 WRITTEN = {
     "type": "record",

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as some
 
-from ottla.spark import formats_json, json_screen, json_tables
-from ottla.spark.spark_types import parse_type
+from ottla.spark.formats import json_column, json_screen_plain, json_screen_tables
+from ottla.spark.formats.spark_types import parse_type
 from unit.spark.json_kit import EVERYTHING, OBJECTS, column
 
 KIND = parse_type(EVERYTHING)
-SCREENS = {"numba": json_tables.screen, "python": json_screen.screen}
+SCREENS = {"numba": json_screen_tables.screen, "python": json_screen_plain.screen}
 
 
 @pytest.fixture(params=SCREENS)
-def screen(request: pytest.FixtureRequest) -> formats_json.Screen:
+def screen(request: pytest.FixtureRequest) -> json_column.Screen:
     return SCREENS[request.param]
 
 
@@ -30,10 +30,10 @@ def shown(array: pa.Array) -> str:
     return str(array.to_pylist())
 
 
-def same(parsed: formats_json.Parsed | None, values: list[bytes | None]) -> bool:
+def same(parsed: json_column.Parsed | None, values: list[bytes | None]) -> bool:
     assert parsed is not None
     parsed[0].validate(full=True)
-    typed, errors = formats_json._singly(column(*values), KIND)
+    typed, errors = json_column._singly(column(*values), KIND)
     return shown(parsed[0]) == shown(typed) and parsed[1].equals(errors)
 
 
@@ -56,19 +56,19 @@ def test_any_mixture_in_any_pieces_is_as_if_each_row_were_alone(
     values: list[bytes | None], at_once: int, singly: int, pieces: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(formats_json, "ROWS_AT_ONCE", at_once)
-        patch.setattr(formats_json, "ROWS_FIRST", max(at_once // 2, 1))
-        patch.setattr(formats_json, "ROWS_SINGLY", max(singly, 1))
-        patch.setattr(formats_json, "PIECES", pieces)
-        assert same(formats_json.parse_column(column(*values), KIND), values)
+        patch.setattr(json_column, "ROWS_AT_ONCE", at_once)
+        patch.setattr(json_column, "ROWS_FIRST", max(at_once // 2, 1))
+        patch.setattr(json_column, "ROWS_SINGLY", max(singly, 1))
+        patch.setattr(json_column, "PIECES", pieces)
+        assert same(json_column.parse_column(column(*values), KIND), values)
 
 
 @settings(deadline=None)
 @given(some.lists(VALUES, max_size=8), some.sampled_from([*SCREENS.values()]))
 def test_rows_beside_bad_ones_are_the_same_in_bulk(
-    values: list[bytes | None], screen: formats_json.Screen
+    values: list[bytes | None], screen: json_column.Screen
 ) -> None:
-    screened = formats_json._screened(column(*values), KIND, screen)
+    screened = json_column._screened(column(*values), KIND, screen)
     assert screened is None or same(screened, values)
 
 
@@ -76,8 +76,9 @@ def test_rows_beside_bad_ones_are_the_same_in_bulk(
 @given(some.lists(some.one_of(OBJECTS, DAMAGED, CUT), min_size=1, max_size=8))
 def test_what_the_kernel_lets_through_the_parser_takes(values: list[bytes]) -> None:
     """Else the whole piece would be parsed again, in smaller ones."""
-    for value, is_good in zip(values, json_tables.screen(column(*values), KIND), strict=True):
-        assert not is_good.as_py() or formats_json._bulk(column(value), KIND) is not None
+    screened = json_screen_tables.screen(column(*values), KIND)
+    for value, is_good in zip(values, screened, strict=True):
+        assert not is_good.as_py() or json_column._bulk(column(value), KIND) is not None
 
 
 GOOD = {
@@ -89,7 +90,7 @@ NARROW = parse_type(
 )
 
 
-def test_what_is_good_is_not_held_back(screen: formats_json.Screen) -> None:
+def test_what_is_good_is_not_held_back(screen: json_column.Screen) -> None:
     good = [
         json.dumps(GOOD).encode(),
         json.dumps(GOOD, indent=2, ensure_ascii=False).encode(),
@@ -119,7 +120,7 @@ def test_what_is_good_is_not_held_back(screen: formats_json.Screen) -> None:
 )  # fmt: skip
 def test_what_is_bad_is_held_back_by_the_kernel(text: str) -> None:
     values = column("{}", text, '{"i": 7}')
-    assert json_tables.screen(values, NARROW).to_pylist() == [True, False, True]
+    assert json_screen_tables.screen(values, NARROW).to_pylist() == [True, False, True]
 
 
 def test_what_is_not_utf8_is_held_back_wherever_it_stands() -> None:
@@ -136,18 +137,18 @@ def test_what_is_not_utf8_is_held_back_wherever_it_stands() -> None:
         before + one for one in wrong for before in (b"", b"seven..", b"eight...", b"\xc3\xa4")
     ]
     values = column(*(b'{"s": "' + text + b'"}' for text in texts))
-    assert not any(json_tables.screen(values, NARROW).to_pylist())
+    assert not any(json_screen_tables.screen(values, NARROW).to_pylist())
 
 
 def test_the_kernel_reads_slices_and_no_byte_too_far() -> None:
     whole = column('{"i": 1}', '{"i": 2', "}", '{"s": "', '"}', None, '{"i": 3}')
-    assert json_tables.screen(whole, NARROW).to_pylist() == [True, *[False] * 4, True, True]
-    assert json_tables.screen(whole.slice(1, 1), NARROW).to_pylist() == [False]
-    assert json_tables.screen(whole.slice(5), NARROW).to_pylist() == [True, True]
-    assert json_tables.screen(pa.array([None], pa.binary()), NARROW).to_pylist() == [True]
+    assert json_screen_tables.screen(whole, NARROW).to_pylist() == [True, *[False] * 4, True, True]
+    assert json_screen_tables.screen(whole.slice(1, 1), NARROW).to_pylist() == [False]
+    assert json_screen_tables.screen(whole.slice(5), NARROW).to_pylist() == [True, True]
+    assert json_screen_tables.screen(pa.array([None], pa.binary()), NARROW).to_pylist() == [True]
 
 
-def test_the_kernel_reads_no_byte_behind_its_value() -> None:
+def test_the_kernel_reads_no_byte_after_its_value() -> None:
     """Each value ends where the memory does: a byte too far would end this process."""
     page = mmap.PAGESIZE
     memory = mmap.mmap(-1, 2 * page)
@@ -163,13 +164,13 @@ def test_the_kernel_reads_no_byte_behind_its_value() -> None:
         data = pa.foreign_buffer(start + page - len(text), len(text), memory)
         offsets = pa.array([0, len(text)], pa.int32()).buffers()[1]
         value = pa.Array.from_buffers(pa.binary(), 1, [None, offsets, data])
-        json_tables.screen(value, NARROW)
+        json_screen_tables.screen(value, NARROW)
 
 
 def test_a_value_deeper_than_the_kernel_looks_is_left_to_the_rows() -> None:
     deep, deeper = (b'{"x":' + b"[" * depth + b"]" * depth + b"}" for depth in (60, 200))
-    assert json_tables.screen(column(deep, deeper), NARROW).to_pylist() == [True, False]
-    parsed, errors = formats_json.parse_column(column(*[deep] * 300, deeper, b"{"), NARROW)
+    assert json_screen_tables.screen(column(deep, deeper), NARROW).to_pylist() == [True, False]
+    parsed, errors = json_column.parse_column(column(*[deep] * 300, deeper, b"{"), NARROW)
     assert [at for at, error in enumerate(errors.to_pylist()) if error is not None] == [301]
     assert parsed.null_count == 0
 
@@ -182,7 +183,7 @@ def test_a_value_deeper_than_functions_can_be_called_is_not_the_end(
     deep = begin * depth + "1" + end * depth
     rows = [f'{{"{name}":{deep}}}' for name in ("i", "m", "s")]
     for company in ([], ["{}"] * 300):
-        typed, errors = formats_json.parse_column(column(*rows, *company), KIND)
+        typed, errors = json_column.parse_column(column(*rows, *company), KIND)
         assert [one.is_valid for one in errors] == [
             True,
             True,
@@ -199,7 +200,7 @@ def test_bad_rows_among_many_are_found(rows: int, every: int) -> None:
     values: list[Any] = [
         texts[i % len(texts)] if i % every == every // 2 else f'{{"a":{i}}}' for i in range(rows)
     ]
-    typed, errors = formats_json.parse_column(column(*values), parse_type("a INT"))
+    typed, errors = json_column.parse_column(column(*values), parse_type("a INT"))
     bad = {i for i in range(rows) if i % every == every // 2}
     assert {at for at, error in enumerate(errors.to_pylist()) if error is not None} == bad
     found = [row and row["a"] for row in typed.to_pylist()]
@@ -218,7 +219,7 @@ def test_bad_rows_among_many_are_found(rows: int, every: int) -> None:
 def test_a_row_is_refused_in_good_company_too(text: str) -> None:
     """Arrow's parser takes these; whether it was asked must not matter."""
     for values in ([text], [text, "{"], [text] * 2 + ["{}"] * 300):
-        _, errors = formats_json.parse_column(column(*values), KIND)
+        _, errors = json_column.parse_column(column(*values), KIND)
         assert errors[0].is_valid
 
 
@@ -231,7 +232,7 @@ def test_times_with_and_without_a_zone_are_parsed_together() -> None:
         "2024-01-02T03:04+0230",
     ]
     values = [None, *(json.dumps({"t": text, "i": 1}).encode() for text in texts), b'{"i": 2}']
-    typed = formats_json._bulk(column(*values), KIND)
+    typed = json_column._bulk(column(*values), KIND)
     assert typed is not None
     assert same((typed, pa.nulls(len(values), pa.string())), values)
 
@@ -241,7 +242,7 @@ def test_times_with_and_without_a_zone_are_parsed_together() -> None:
 @example("T03:04-0230")
 def test_a_time_is_read_alike_alone_and_in_company(rest: str) -> None:
     value = json.dumps({"t": f"2024-01-02{rest}", "n": f"2024-01-02{rest}"}).encode()
-    typed = formats_json._bulk(column(value), KIND)
+    typed = json_column._bulk(column(value), KIND)
     assert typed is None or same((typed, pa.nulls(1, pa.string())), [value])
-    if json_tables.screen(column(value), KIND)[0].as_py():
+    if json_screen_tables.screen(column(value), KIND)[0].as_py():
         assert typed is not None

@@ -10,8 +10,8 @@ import pytest
 
 from ottla.errors import CorruptBatch, InvalidTimestamp, UnsupportedMessageFormat
 from ottla.spark.columns import READ_COLUMNS, arrow_schema
-from ottla.spark.decoding import ArrowDecoder
-from ottla.spark.decoding_common import BYTES_MAX, ROWS_MAX, Wanted, java_text
+from ottla.spark.decoding.contract import BYTES_MAX, ROWS_MAX, Wanted, java_text
+from ottla.spark.decoding.decoder import ArrowDecoder
 from ottla.types import TopicPartition
 from ottla.wire.compression import Compression
 from ottla.wire.records import Record, encode_batch, read_header, seal_batch
@@ -47,7 +47,7 @@ AWKWARD = [
     Record(5, NOW_MS, b"k" * 200, b"v" * 20_000),
     Record(6, NOW_MS, b"h", b"v", [("a", b"1")]),
     Record(7, NOW_MS, b"h", b"v", [("a", b"1"), ("a", None), ("", b""), ("ä€😀", b"x" * 300)]),
-    Record(9, NOW_MS, b"behind a gap", b"v"),
+    Record(9, NOW_MS, b"after a gap", b"v"),
     Record(300, NOW_MS + 10_000_000, b"far away", b"v", [("last", None)]),
 ]
 
@@ -59,7 +59,7 @@ class TestRows:
         assert rows(make_rows, data) == expected(data)
         assert len(expected(data)) == len(AWKWARD)
 
-    def test_batches_of_all_codecs_one_behind_the_other(self, make_rows):
+    def test_batches_of_all_codecs_one_after_the_other(self, make_rows):
         data = joined(
             batch(10 * at, b"a", None, b"c", compression=codec)
             for at, codec in enumerate([*Compression, *reversed(Compression), *Compression])
@@ -176,14 +176,14 @@ class TestRange:
             assert sum(each.num_rows for each in found) == 5
             assert reader.position == 15
 
-    def test_nothing_behind_the_end_is_looked_at(self, make_rows):
+    def test_nothing_after_the_end_is_looked_at(self, make_rows):
         data = self.DATA + b"\xff" * 100
         assert offsets(make_rows, data, end=16) == [10, 11, 12, 13, 14, 15]
         damaged = bytearray(batch(16, b"g"))
         damaged[-1] ^= 1
         assert offsets(make_rows, self.DATA + damaged, end=16) == [10, 11, 12, 13, 14, 15]
 
-    def test_a_batch_that_begins_behind_the_end_ends_the_range(self, make_rows):
+    def test_a_batch_that_begins_after_the_end_ends_the_range(self, make_rows):
         reader = decoder(make_rows, 10, 20)
         assert list(reader.feed(batch(10, b"a") + batch(25, b"z"))) == []
         assert reader.position >= 20
@@ -493,14 +493,14 @@ class TestImports:
 
     def test_numba_is_imported_when_a_read_begins_and_not_before(self):
         self.run(
-            "import sys; import ottla.spark.decoding, ottla.spark.columns\n"
+            "import sys; import ottla.spark.decoding.decoder, ottla.spark.columns\n"
             "assert not {'numba', 'llvmlite', 'pyspark'} & set(sys.modules), sys.modules.keys()"
         )
 
     def test_without_numba_numpy_takes_over_with_one_warning(self):
         said = self.run(
             "import sys; sys.modules['numba'] = None\n"
-            "from ottla.spark.decoding import ArrowDecoder\n"
+            "from ottla.spark.decoding.decoder import ArrowDecoder\n"
             "from ottla.types import TopicPartition\n"
             "from ottla.wire.records import Record, encode_batch\n"
             "data = encode_batch([Record(0, 5, b'k', b'v')])\n"
@@ -509,6 +509,6 @@ class TestImports:
             "    list(decoder.feed(data))\n"
             "    [batch] = decoder.finish()\n"
             "    assert batch.to_pydict() == {'key': [b'k'], 'offset': [0]}\n"
-            "assert 'ottla.spark.decoding_numpy' in sys.modules\n"
+            "assert 'ottla.spark.decoding.rows_numpy' in sys.modules\n"
         )
         assert said.count("NumbaMissing") == 1

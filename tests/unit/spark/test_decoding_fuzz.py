@@ -181,8 +181,8 @@ import ctypes, mmap, random, sys
 from array import array
 import numpy as np
 from ottla.spark.columns import READ_COLUMNS, arrow_schema
-from ottla.spark.decoding_buffers import CompiledRows
-from ottla.spark.decoding_common import DamagedRecord, TimestampTooLarge, Wanted
+from ottla.spark.decoding.arrow_buffers import CompiledRows
+from ottla.spark.decoding.contract import DamagedRecord, TimestampTooLarge, Wanted
 from ottla.types import TopicPartition
 from ottla.wire.records import Record, encode_batch
 

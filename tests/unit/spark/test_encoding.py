@@ -13,9 +13,15 @@ from aiokafka.record.default_records import DefaultRecordBatch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.spark import encoding, encoding_numba, encoding_numpy
-from ottla.spark.encoding import ArrowEncoder, CannotEncode, Encoded
-from ottla.spark.partitioning import partition_of
+from ottla.spark.encoding import rows_numba, rows_numpy
+from ottla.spark.encoding.encoder import (
+    GROUP_BYTES_MAX,
+    WINDOW_BYTES,
+    ArrowEncoder,
+    CannotEncode,
+    Encoded,
+)
+from ottla.spark.encoding.partitioner import partition_of
 from ottla.types import TopicPartition
 from ottla.wire.compression import Compression
 from ottla.wire.records import (
@@ -35,7 +41,7 @@ with warnings.catch_warnings(action="ignore", category=DeprecationWarning):
 NOW_MS = 1_790_000_000_000
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
 PARTITIONS = {"t": 12, "one": 1, "three": 3}
-BOTH = pytest.mark.parametrize("kernels", [encoding_numba, encoding_numpy], ids=["numba", "numpy"])
+BOTH = pytest.mark.parametrize("kernels", [rows_numba, rows_numpy], ids=["numba", "numpy"])
 
 
 class Row(NamedTuple):
@@ -132,15 +138,15 @@ def rows_of_topics() -> st.SearchStrategy[list[Row]]:
 @given(
     rows=rows_of_topics(),
     skipped=st.integers(0, 9),
-    behind=st.integers(0, 3),
+    after=st.integers(0, 3),
     batch_bytes=st.sampled_from([1, 100, 300, 1_000, 1_000_000]),
     large=st.booleans(),
     start=st.integers(0, 20),
-    window_bytes=st.sampled_from([1, 500, encoding.WINDOW_BYTES]),
-    group_bytes=st.sampled_from([1, 1_000, encoding.GROUP_BYTES_MAX]),
+    window_bytes=st.sampled_from([1, 500, WINDOW_BYTES]),
+    group_bytes=st.sampled_from([1, 1_000, GROUP_BYTES_MAX]),
 )
 def test_any_rows_arrive_whole_and_in_order(
-    kernels, rows, skipped, behind, batch_bytes, large, start, window_bytes, group_bytes
+    kernels, rows, skipped, after, batch_bytes, large, start, window_bytes, group_bytes
 ) -> None:
     kind = pa.large_binary() if large else pa.binary()
     text = pa.large_string() if large else pa.string()
@@ -148,13 +154,13 @@ def test_any_rows_arrive_whole_and_in_order(
     headers = listed(pa.struct([("key", text), ("value", kind)]))
     noise = [Row(b"noise", b"noise", [("noise", None)], "t", 1)]
     whole = table(
-        noise * skipped + rows + noise * behind, value=kind, key=kind, topic=text, headers=headers
+        noise * skipped + rows + noise * after, value=kind, key=kind, topic=text, headers=headers
     )
     given_rows = whole.slice(skipped, len(rows))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(encoding, "WINDOW_BYTES", window_bytes)
-        patch.setattr(encoding, "WINDOW_ROWS_PER_BATCH", 1)
-        patch.setattr(encoding, "GROUP_BYTES_MAX", group_bytes)
+        patch.setattr("ottla.spark.encoding.encoder.WINDOW_BYTES", window_bytes)
+        patch.setattr("ottla.spark.encoding.encoder.WINDOW_ROWS_PER_BATCH", 1)
+        patch.setattr("ottla.spark.encoding.encoder.GROUP_BYTES_MAX", group_bytes)
         options = {"topic": None, "batch_bytes": batch_bytes, "sticky_start": start}
         found = encode(given_rows, kernels, **options)
     sticky = {topic: start % count for topic, count in PARTITIONS.items()}
@@ -181,7 +187,7 @@ def test_both_kernels_make_the_same_bytes(rows, batch_bytes) -> None:
     batch = table(rows)
     one, other = (
         encode(batch, kernels, topic=None, batch_bytes=batch_bytes)
-        for kernels in (encoding_numba, encoding_numpy)
+        for kernels in (rows_numba, rows_numpy)
     )
     assert one == other
 
@@ -316,7 +322,7 @@ def test_a_header_without_a_name_is_refused(kernels, header) -> None:
 
 
 @BOTH
-def test_headers_behind_a_null_list_do_not_appear(kernels) -> None:
+def test_headers_after_a_null_list_do_not_appear(kernels) -> None:
     struct = pa.StructArray.from_arrays(
         [pa.array(["a", None, "c"]), pa.array([b"1", b"2", b"3"])], ["key", "value"]
     )

@@ -19,8 +19,9 @@ from hypothesis import strategies as some
 from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import to_arrow_type
 
-from ottla.spark import formats_json
-from ottla.spark.formats import (
+from ottla.spark.formats import json_column
+from ottla.spark.formats.spark_types import parse_type, to_ddl
+from ottla.spark.formats.typed_columns import (
     BadSchema,
     Format,
     apply,
@@ -29,7 +30,6 @@ from ottla.spark.formats import (
     typed_batch,
     typed_schema,
 )
-from ottla.spark.spark_types import parse_type, to_ddl
 from unit.spark.json_kit import EVERYTHING, OBJECTS, column
 
 SPARKS = spark.StructType(
@@ -311,9 +311,9 @@ def test_values_of_another_type_are_refused(kind: str, text: str) -> None:
 @given(some.lists(some.one_of(some.none(), OBJECTS), min_size=1, max_size=4))
 def test_in_bulk_and_row_by_row_are_the_same(values: list[bytes | None]) -> None:
     kind = parse_type(EVERYTHING)
-    together, errors = formats_json.parse_column(column(*values), kind)
+    together, errors = json_column.parse_column(column(*values), kind)
     together.validate(full=True)
-    singly, errors_singly = formats_json._singly(column(*values), kind)
+    singly, errors_singly = json_column._singly(column(*values), kind)
     assert str(together.to_pylist()) == str(singly.to_pylist())
     assert errors.equals(errors_singly)
 
@@ -523,9 +523,7 @@ def test_times_are_counted_as_in_the_schema_of_their_id() -> None:
 def test_bytes_that_are_left_over_mean_another_schema() -> None:
     found, errors = apply(Format("avro", '"int"'), column(b"\x02\x02"))
     assert found.to_pylist() == [None]
-    assert errors.to_pylist() == [
-        "it is not Avro of this schema: 1 bytes are left behind the value"
-    ]
+    assert errors.to_pylist() == ["it is not Avro of this schema: 1 bytes are left after the value"]
 
 
 def test_a_number_too_large_for_its_schema_is_an_error_and_not_the_end() -> None:

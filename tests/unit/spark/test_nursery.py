@@ -16,9 +16,9 @@ from typing import Any
 import psutil
 import pytest
 
-from ottla.spark.nursery import COMPILED
-from ottla.spark.stand_in import ADDRESS
-from ottla.spark.workers import start_nursery
+from ottla.spark.startup.nursery import COMPILED
+from ottla.spark.startup.nursery_process import start_nursery
+from ottla.spark.startup.stand_in import ADDRESS
 from scenarios.polling import until
 
 # What Spark sets for the Pythons of tasks.
@@ -71,7 +71,7 @@ def nurseries() -> list[psutil.Process]:
     """Of this process."""
     own = psutil.Process().children()
     alive = [child for child in own if child.status() != psutil.STATUS_ZOMBIE]
-    return [child for child in alive if "ottla.spark.nursery" in child.cmdline()]
+    return [child for child in alive if "ottla.spark.startup.nursery" in child.cmdline()]
 
 
 def test_daemons_of_spark_are_forked_where_all_is_imported(
@@ -146,7 +146,8 @@ def test_another_python_that_the_user_has_chosen_stays(
 
 def test_the_nursery_ends_with_its_driver(tmp_path: Path) -> None:
     script = (
-        "import sys, pathlib, os, psutil; from ottla.spark.workers import start_nursery\n"
+        "import sys, pathlib, os, psutil\n"
+        "from ottla.spark.startup.nursery_process import start_nursery\n"
         "start_nursery(pathlib.Path(sys.argv[1])); print(psutil.Process().children()[0].pid)\n"
         "sys.stdout.flush(); os.kill(os.getpid(), 9)"
     )
@@ -167,7 +168,7 @@ def main(infile, outfile):
         "path": sys.path,
         "zone": time.tzname,
         "cwd": os.getcwd(),
-        "has kernels": "ottla.spark.decoding_numba" in sys.modules,
+        "has kernels": "ottla.spark.decoding.rows_numba" in sys.modules,
     }
     outfile.write(json.dumps(told).encode() + b"\\n")
     outfile.flush()

@@ -7,18 +7,21 @@ from collections.abc import Mapping
 
 import pytest
 
-from ottla.spark import kafka_options
-from ottla.spark.formats import Format
-from ottla.spark.option_table import OPTIONS, WITHOUT_EFFECT
-from ottla.spark.options import (
-    Assigned,
-    BadOption,
-    Pattern,
-    SinkOptions,
-    SourceOptions,
-    Topics,
+from ottla.spark.formats.typed_columns import Format
+from ottla.spark.options import kafka
+from ottla.spark.options.catalogue import OPTIONS, WITHOUT_EFFECT
+from ottla.spark.options.positions import (
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Committed,
+    Earliest,
+    Latest,
 )
-from ottla.spark.positions import AtOffsets, AtTimestamp, AtTimestamps, Committed, Earliest, Latest
+from ottla.spark.options.sink import SinkOptions
+from ottla.spark.options.source import SourceOptions
+from ottla.spark.options.subscriptions import Assigned, Pattern, Topics
+from ottla.spark.options.values import BadOption
 from ottla.types import TopicPartition
 from ottla.wire.compression import Compression
 
@@ -431,23 +434,23 @@ def test_dead_letters_that_are_read_themselves_would_come_back_for_ever(
 
 def test_every_name_of_the_java_clients_is_known_in_one_way_only() -> None:
     groups = [
-        kafka_options.CLIENT,
-        kafka_options.READ,
-        kafka_options.WRITE,
-        kafka_options.WITHOUT_EFFECT,
-        frozenset(kafka_options.REFUSED),
+        kafka.CLIENT,
+        kafka.READ,
+        kafka.WRITE,
+        kafka.WITHOUT_EFFECT,
+        frozenset(kafka.REFUSED),
     ]
-    assert sum(map(len, groups)) == len(kafka_options.NAMES)
-    assert len(kafka_options.NAMES) > 120
+    assert sum(map(len, groups)) == len(kafka.NAMES)
+    assert len(kafka.NAMES) > 120
 
 
 def test_names_without_effect_are_let_through_for_reads_and_writes() -> None:
-    carried = {f"kafka.{name}": "1" for name in kafka_options.WITHOUT_EFFECT}
+    carried = {f"kafka.{name}": "1" for name in kafka.WITHOUT_EFFECT}
     read(carried)
     write(carried)
 
 
-@pytest.mark.parametrize("name", sorted(kafka_options.REFUSED))
+@pytest.mark.parametrize("name", sorted(kafka.REFUSED))
 def test_what_would_deceive_a_job_is_refused(name: str) -> None:
     assert refused({f"kafka.{name}": "x"}).startswith(f"option kafka.{name} is not supported: ")
 

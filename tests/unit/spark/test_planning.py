@@ -7,6 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ottla.spark.data_loss import Loss, late_beginnings, losses, tell, within
+from ottla.spark.options.positions import (
+    AtOffsets,
+    AtTimestamp,
+    AtTimestamps,
+    Committed,
+    Earliest,
+    Latest,
+    Position,
+)
+from ottla.spark.options.subscriptions import Assigned, Pattern, Topics
 from ottla.spark.planning import (
     CannotRead,
     LogEnds,
@@ -20,16 +30,6 @@ from ottla.spark.planning import (
     split,
     times_wanted,
 )
-from ottla.spark.positions import (
-    AtOffsets,
-    AtTimestamp,
-    AtTimestamps,
-    Committed,
-    Earliest,
-    Latest,
-    Position,
-)
-from ottla.spark.subscriptions import Assigned, Pattern, Topics
 from ottla.types import TopicPartition
 
 A, B, C = TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)
@@ -134,7 +134,7 @@ def test_a_loss_names_topic_partition_wanted_and_available() -> None:
     assert "\n" not in tell(lost)
 
 
-def test_a_position_behind_the_end_is_lost_and_one_at_either_end_is_not() -> None:
+def test_a_position_after_the_end_is_lost_and_one_at_either_end_is_not() -> None:
     assert losses({A: 5}, ENDS) == losses({A: 100}, ENDS) == []
     assert "shorter than it was" in tell(losses({A: 101}, ENDS))
 
@@ -192,15 +192,15 @@ def test_every_partition_gets_on_even_while_others_are_written(
     lags: dict[TopicPartition, int], maximum: int
 ) -> None:
     limit = MaximumRows(maximum)
-    start, behind = dict.fromkeys(lags, 0), {p for p, lag in lags.items() if lag}
-    for _ in range(len(behind) // maximum + 1):
+    start, lagging = dict.fromkeys(lags, 0), {p for p, lag in lags.items() if lag}
+    for _ in range(len(lagging) // maximum + 1):
         # Whatever was read is written again at once.
         start = limit.limited(start, {p: start[p] + lag for p, lag in lags.items()})
-        behind -= {p for p in behind if start[p] > 0}
-    assert not behind
+        lagging -= {p for p in lagging if start[p] > 0}
+    assert not lagging
 
 
-def test_a_position_behind_the_end_of_the_log_goes_back_to_it() -> None:
+def test_a_position_after_the_end_of_the_log_goes_back_to_it() -> None:
     assert MaximumRows(1).limited({A: 9, B: 0}, {A: 4, B: 50}) == {A: 4, B: 1}
 
 

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from ottla.spark.option_values import BadOption
-from ottla.spark.positions import (
+from ottla.spark.options.positions import (
     AtOffsets,
     AtTimestamp,
     AtTimestamps,
@@ -22,6 +21,7 @@ from ottla.spark.positions import (
     parse_offsets,
     parse_timestamps,
 )
+from ottla.spark.options.values import BadOption
 from ottla.types import TopicPartition
 
 ZERO = TopicPartition("t", 0)

@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from ottla.spark.option_table import OPTIONS, WITHOUT_EFFECT
-from ottla.spark.options import BadOption, SourceOptions
-from ottla.spark.reference import PARTS, fill
+from ottla.spark.options.catalogue import OPTIONS, WITHOUT_EFFECT
+from ottla.spark.options.reference import PARTS, fill
+from ottla.spark.options.source import SourceOptions
+from ottla.spark.options.values import BadOption
 
 PAGE = Path(__file__).parents[3] / "docs" / "spark.md"
 

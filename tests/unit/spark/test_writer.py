@@ -9,8 +9,8 @@ import pytest
 from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
 from ottla.client.settings import ClientSettings
-from ottla.spark.encoding import CannotEncode
-from ottla.spark.options import SinkOptions
+from ottla.spark.encoding.encoder import CannotEncode
+from ottla.spark.options.sink import SinkOptions
 from ottla.spark.writer import (
     CannotWrite,
     Span,

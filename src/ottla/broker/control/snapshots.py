@@ -30,6 +30,7 @@ from ottla.config import BrokerConfig
 from ottla.errors import CannotStart, CorruptBatch, OttlaError
 from ottla.log.log import Log
 from ottla.ports import Clock, Disk, Executor
+from ottla.types import LeaderEpoch, Offset
 
 logger = logging.getLogger(__name__)
 
@@ -252,7 +253,8 @@ class MetadataSnapshots:
         end_offset, copy = await self._copied_image()
         if not end_offset:
             return
-        id = SnapshotId(end_offset, max(0, partition.epoch_at(end_offset - 1)))
+        epoch = LeaderEpoch(max(0, partition.epoch_at(end_offset - 1)))
+        id = SnapshotId(Offset(end_offset), epoch)
         batches = encode_snapshot(id, copy.records(), now.wall_ms, now.wall_ms)
         size = await self._in_thread(partial(self._files.write, id, batches))
         self._kept = [*(kept for kept in self._kept if kept.id < id), Kept(id, size, now.wall_ms)]

@@ -19,7 +19,7 @@ from ottla.log.checkpoints import (
     START_OFFSETS,
     write_offsets,
 )
-from ottla.log.progress import Hints
+from ottla.log.hints import Hints
 from ottla.ports import Clock, Disk
 from ottla.types import METADATA_TOPIC
 

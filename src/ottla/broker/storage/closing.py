@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from ottla.broker.storage.flusher import STOP_S_MAX
 from ottla.errors import NotLeader, OttlaError
-from ottla.log.short_logs import ShortLog, write_short_logs
+from ottla.log.opening.short_logs import ShortLog, write_short_logs
 from ottla.ports import Disk
 from ottla.types import TopicPartition
 

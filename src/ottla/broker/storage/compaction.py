@@ -18,11 +18,11 @@ from ottla.broker.storage.partition_look import PartitionLook
 from ottla.broker.threads import wait_out
 from ottla.errors import OttlaError
 from ottla.log.checkpoints import read_offsets, write_offsets
-from ottla.log.compaction import CompactionJob, Source
-from ottla.log.compaction_choice import Dirtiness, Rules, dirtiness
-from ottla.log.compaction_output import CleanedSegment
-from ottla.log.compaction_swap import SwapAbandoned, remove_cleaned
-from ottla.log.retention import stretches
+from ottla.log.compaction.choice import Dirtiness, Rules, dirtiness
+from ottla.log.compaction.job import CompactionJob, Source
+from ottla.log.compaction.output import CleanedSegment
+from ottla.log.compaction.swap import SwapAbandoned, remove_cleaned
+from ottla.log.retention import extents
 from ottla.types import TopicPartition
 from ottla.wire.records import BATCH_HEADER_BYTES, read_header
 
@@ -71,7 +71,7 @@ class _Look(NamedTuple):
             return read_header(data).max_timestamp
 
         return dirtiness(
-            stretches(look.segments, look.end_offset),
+            extents(look.segments, look.end_offset),
             self.cleaned_to,
             look.start_offset,
             look.durable_base,

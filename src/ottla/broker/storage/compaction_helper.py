@@ -10,8 +10,8 @@ from typing import Final
 
 from ottla.broker.storage import compaction_pipe as pipe
 from ottla.errors import OttlaError, StorageFailed
-from ottla.log.compaction import CompactionJob
-from ottla.log.compaction_output import CleanedSegment
+from ottla.log.compaction.job import CompactionJob
+from ottla.log.compaction.output import CleanedSegment
 
 # Its longest silence is the sync of a segment.
 SILENCE_S_MAX: Final = 120.0

@@ -13,8 +13,8 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from ottla.errors import OttlaError
-from ottla.log.compaction import CompactionJob, Source
-from ottla.log.compaction_output import CleanedSegment
+from ottla.log.compaction.job import CompactionJob, Source
+from ottla.log.compaction.output import CleanedSegment
 
 # A hundred thousand producers and ten thousand segments are a third of this.
 FRAME_BYTES_MAX: Final = 16 * 1024 * 1024

@@ -16,7 +16,7 @@ from typing import BinaryIO, Final
 from ottla.broker.storage import compaction_pipe as pipe
 from ottla.broker.storage.disk import RealDisk
 from ottla.errors import OttlaError
-from ottla.log.compaction import Compaction
+from ottla.log.compaction.rewrite import Compaction
 
 NICENESS: Final = 10
 SIGN_OF_LIFE_S: Final = 1.0

@@ -9,8 +9,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.storage.stores import is_broken
+from ottla.log.hints import Hints
 from ottla.log.log import SyncTicket
-from ottla.log.progress import Hints
 from ottla.ports import Clock, Disk, Threads
 
 if TYPE_CHECKING:

@@ -25,9 +25,9 @@ from ottla.errors import (
     UnknownTopicOrPartition,
 )
 from ottla.log.corruption import Corruption
+from ottla.log.inspection.scrub import Stretch, is_still_there, stretch_from
 from ottla.log.log import Appended, Log, LogConfig
 from ottla.log.lookup import GoThrough, Moment
-from ottla.log.scrub import Stretch, is_still_there, stretch_from
 from ottla.log.values import NO_TIMESTAMP
 from ottla.types import (
     ALWAYS_SYNCED_TOPICS,

@@ -6,8 +6,8 @@ import errno
 from typing import TYPE_CHECKING, Any
 
 from ottla.log.directory import DataDirectory
+from ottla.log.hints import Saving
 from ottla.log.log import Log
-from ottla.log.progress import Saving
 from ottla.log.writing import Probing, Writing
 from ottla.types import TopicPartition
 

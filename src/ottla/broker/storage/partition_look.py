@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.storage.partition import Partition
 from ottla.config import TopicConfig
-from ottla.log.compaction_swap import Swap
+from ottla.log.compaction.swap import Swap
 from ottla.log.log import Log, LogConfig
 from ottla.log.segment import Segment
 
 if TYPE_CHECKING:
-    from ottla.log.compaction_output import CleanedSegment
+    from ottla.log.compaction.output import CleanedSegment
     from ottla.log.handles import Handles
 
 

@@ -14,7 +14,7 @@ from ottla.log.checkpoints import LOG_SIZES, RECOVERY_POINTS, START_OFFSETS, rea
 from ottla.log.handles import Handles
 from ottla.log.log import Log, LogConfig
 from ottla.log.lost import lost_log
-from ottla.log.short_logs import ShortLog, read_short_logs
+from ottla.log.opening.short_logs import ShortLog, read_short_logs
 from ottla.ports import Clock, Disk
 from ottla.types import INTERNAL_TOPICS, LeaderEpoch, TopicId, TopicPartition
 

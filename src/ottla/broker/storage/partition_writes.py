@@ -39,10 +39,10 @@ from ottla.broker.storage.waiters import (
 from ottla.errors import OttlaError, StorageFailed
 from ottla.log.corruption import Corruption
 from ottla.log.directory import DataDirectory
+from ottla.log.hints import Hints
 from ottla.log.log import Log, LogPosition, SyncTicket
-from ottla.log.progress import Hints
+from ottla.log.opening.short_logs import ShortLog
 from ottla.log.segment import Segment
-from ottla.log.short_logs import ShortLog
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from ottla.broker.storage.partition_look import PartitionLook
 from ottla.broker.threads import WAIT_S_MAX, wait_out
 from ottla.errors import OttlaError
-from ottla.log.retention import Limits, Stretch, count_expired, start_without, stretches
+from ottla.log.retention import Extent, Limits, count_expired, extents, start_without
 
 if TYPE_CHECKING:
     from ottla.broker.storage.partition import Partition
@@ -165,7 +165,7 @@ class _Verdict(NamedTuple):
     """How many of a partition's segments may go."""
 
     look: PartitionLook
-    log: Sequence[Stretch]
+    log: Sequence[Extent]
     gone: int
 
     @property
@@ -179,7 +179,7 @@ class _Verdict(NamedTuple):
 
 def _judge(look: PartitionLook, now_ms: int) -> _Verdict:
     """Blocking."""
-    config, log = look.config, stretches(look.segments, look.end_offset)
+    config, log = look.config, extents(look.segments, look.end_offset)
     gone = count_expired(
         log,
         Limits("delete" in config.cleanup_policy, config.retention_ms, config.retention_bytes),

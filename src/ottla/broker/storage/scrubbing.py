@@ -13,7 +13,7 @@ from ottla.broker.threads import wait_out
 from ottla.config import BrokerConfig
 from ottla.log.corruption import Corruption, Examined, examine, leave_note
 from ottla.log.handles import Handles
-from ottla.log.scrub import Stretch, slice_of
+from ottla.log.inspection.scrub import Stretch, slice_of
 from ottla.ports import Clock, Disk
 
 if TYPE_CHECKING:

@@ -106,7 +106,7 @@ class Store:
 
     def run(self, work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Blocking work on this directory, in its own few threads."""
-        return self._executor.run(work, *arguments)
+        return asyncio.ensure_future(self._executor.run(work, *arguments))
 
     async def look_up(self, work: Callable[..., T], *arguments: Any) -> T:
         """As `run`, for what may wait long for its turn: some threads stay free for reads."""

@@ -1,0 +1,133 @@
+"""A log as its readers see it: where it begins, what is damaged, which epoch ended where.
+
+`read`, `first_at_or_after` and `max_timestamp` may run in threads, beside the one that appends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ottla.errors import OffsetOutOfRange, StorageFailed
+from ottla.log import lookup
+from ottla.log.chain import Chain
+from ottla.log.corruption import Corruption
+from ottla.log.handles import Handles, NotCached
+from ottla.log.lookup import GoThrough, Moment
+from ottla.log.opening.listing import Loaded
+from ottla.log.reading import Nonsense, Reader
+from ottla.log.segment import Segment
+from ottla.log.values import LogConfig, LogPosition
+from ottla.types import LeaderEpoch
+from ottla.wire.scanning import all_at_once
+from ottla.wire.schema import Buffer
+
+
+class LogView:
+    __slots__ = (
+        "_chain",
+        "_epochs",
+        "_handles",
+        "_reader",
+        "config",
+        "corruption",
+        "directory",
+        "end_offset",
+        "start_offset",
+        "suspicion",
+    )
+
+    def __init__(self, handles: Handles, directory: str, config: LogConfig, loaded: Loaded) -> None:
+        self.directory = directory
+        self.config = config
+        self.corruption = loaded.corruption
+        self.suspicion: Corruption | None = None
+        self.start_offset = 0
+        self.end_offset = loaded.end_offset
+        self._handles = handles
+        self._chain = Chain(loaded.segments, loaded.snapshots)
+        self._epochs = loaded.epochs
+        self._reader = Reader(handles)
+
+    @property
+    def segments(self) -> Sequence[Segment]:
+        """From the oldest to the one being written to. A change makes a new list."""
+        return self._chain.segments
+
+    def youngest_ms(self, segment: Segment) -> int:
+        """Blocking. The time by which retention judges it."""
+        return segment.youngest_ms(self._handles)
+
+    def read(
+        self, offset: int, max_bytes: int, limit: LogPosition, *, cached_only: bool = True
+    ) -> Buffer | None:
+        """Batches from the one with `offset` on, up to `limit`; the last one may be cut short.
+
+        The first batch is whole even above `max_bytes`. None when the disk would have to be waited
+        for; then read again in a thread, with `cached_only=False`.
+        """
+        if offset == limit.offset and offset >= self.start_offset:
+            return b""
+        if not self.start_offset <= offset < limit.offset:
+            raise self._out_of_range(offset, limit)
+        if self.corruption is not None:
+            limit = self.corruption.limit_for(offset, self.segments, limit)
+        reader = self._reader
+        try:
+            return reader.read(
+                self._chain.segments, offset, max_bytes, limit, cached_only=cached_only
+            )
+        except NotCached:
+            return None
+        except (Nonsense, FileNotFoundError) as error:
+            if reader is not self._reader:
+                # Compaction has put another segment in the place of the one that was read.
+                return self.read(offset, max_bytes, limit, cached_only=cached_only)
+            if isinstance(error, Nonsense):
+                self.suspicion = error.found
+                raise StorageFailed(f"{error.found}") from None
+            if offset < self.start_offset:
+                raise self._out_of_range(offset, limit) from None
+            raise
+
+    def _out_of_range(self, offset: int, limit: LogPosition) -> OffsetOutOfRange:
+        return OffsetOutOfRange(
+            f"offset {offset} is not in [{self.start_offset}, {limit.offset}] of {self.directory}"
+        )
+
+    def first_at_or_after(
+        self, timestamp_ms: int, limit: LogPosition, go_through: GoThrough = all_at_once
+    ) -> Moment | None:
+        """Blocking. (offset, timestamp, leader epoch) of the first record that is not older."""
+        return lookup.first_at_or_after(self, self._handles, timestamp_ms, limit, go_through)
+
+    def max_timestamp(self, limit: LogPosition, go: GoThrough = all_at_once) -> Moment | None:
+        """Blocking. (offset, timestamp, leader epoch) of the first of the youngest records."""
+        return lookup.max_timestamp(self, self._handles, limit, go)
+
+    # --------------------------------------------------------------------------------- epochs
+
+    @property
+    def latest_epoch(self) -> LeaderEpoch:
+        """Of its batches, or of a leader that has begun; -1 when there was none."""
+        return self._epochs.latest
+
+    def epoch_at(self, offset: int) -> LeaderEpoch:
+        return self._epochs.epoch_at(offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[LeaderEpoch, int]:
+        """(the largest epoch up to this one, where it ends); (-1, -1) when that is unknown."""
+        return self._epochs.end_offset_for(LeaderEpoch(epoch), self.end_offset)
+
+    # ------------------------------------------------------------------------------ in figures
+
+    @property
+    def size_bytes(self) -> int:
+        return self._chain.size_bytes
+
+    def bytes_from(self, start_offset: int) -> int:
+        """What the next start, with this start of the log, has to find."""
+        return self._chain.bytes_from(start_offset)
+
+    @property
+    def segment_count(self) -> int:
+        return len(self._chain.segments)

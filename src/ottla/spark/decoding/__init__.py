@@ -1,0 +1,1 @@
+"""Record batches of a fetch become Arrow batches, in bulk."""

@@ -1,0 +1,1 @@
+"""Arrow batches of Spark become record batches, in bulk."""

@@ -1,0 +1,1 @@
+"""Keys and values of a format (JSON, Avro) become typed columns."""

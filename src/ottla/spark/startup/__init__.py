@@ -1,0 +1,1 @@
+"""How Spark on this machine starts its Pythons sooner."""
