@@ -21,6 +21,7 @@ from ottla.log.epochs import Epochs
 from ottla.log.handles import Handles
 from ottla.log.hints import Hints, Progress, Saving
 from ottla.log.index import Indexes
+from ottla.log.intake import batches_to_take
 from ottla.log.opening.listing import Loaded, producers_at
 from ottla.log.opening.loading import load
 from ottla.log.opening.short_logs import ShortLog
@@ -29,14 +30,14 @@ from ottla.log.reading import Reader
 from ottla.log.rolling import must_roll
 from ottla.log.segment import Segment
 from ottla.log.site import Site
-from ottla.log.truncation import cut_files, find_cut
+from ottla.log.truncation import Cut, Shortening, clear_files, cut_files, find_cut
 from ottla.log.unsynced import SyncTicket, Unsynced
 from ottla.log.values import Appended, LogConfig, LogPosition
 from ottla.log.view import LogView
 from ottla.log.writing import Mark, Probing, Roll, Writing, go_back
 from ottla.ports import Disk
 from ottla.types import LeaderEpoch
-from ottla.wire.records import APPEND_TIME_BIT, BatchHeader, stamp
+from ottla.wire.records import APPEND_TIME_BIT, BATCH_OVERHEAD_BYTES, BatchHeader, stamp
 from ottla.wire.schema import Buffer
 
 # Half the price of calling the class, and this is the path of every batch.
@@ -98,12 +99,8 @@ class Log(LogView):
         handles: Handles | None = None,
         is_synced_together: bool = False,
     ) -> Log:
-        """Blocking. All that is found and kept is synced: `synced` is the end of the log.
+        """Blocking, as `load` says. All that is found and kept is synced: `synced` is the end.
 
-        `clean=True` believes the files and is quick whatever their size; with `known_bytes` it
-        notices missing ones. `clean=False` checks what lies after `recovery_point` and cuts the
-        log at the first batch that is not intact. If synced bytes are not what they were, the log
-        has a `corruption`, is fenced, and nothing on disk is changed.
         With `is_synced_together` the caller syncs the file system before it uses the log.
         """
         if handles is None:
@@ -166,6 +163,48 @@ class Log(LogView):
         self.end_offset = last_offset + 1
         append_time_ms = timestamp if is_append_time else -1
         return _new_tuple(Appended, (base_offset, last_offset + 1, append_time_ms, False))
+
+    def append_replicated(
+        self, batches: memoryview, leader_epoch_max: LeaderEpoch, now_ms: int
+    ) -> int:
+        """Queues whole batches as the leader has them; returns how many bytes were taken.
+
+        `batches` must stay as it is until written. CorruptBatch when no leader can have sent this.
+        """
+        if self.fenced:
+            raise StorageFailed(f"{self.directory} is fenced until it is opened again")
+        is_empty = self.end_offset == self.start_offset
+        taken = batches_to_take(
+            batches, self.end_offset, self.last_batch_epoch, leader_epoch_max, is_empty=is_empty
+        )
+        if not taken:
+            return 0
+        segment = self._active
+        indexes = segment.indexes or segment.load_indexes(self._handles)
+        if not self._queue and not self._rolls:
+            self._begin_queue(segment, indexes)
+        queued = 0
+        for at, header in taken:
+            size, timestamp = header.batch_length + BATCH_OVERHEAD_BYTES, header.max_timestamp
+            last_offset = header.base_offset + header.last_offset_delta
+            if must_roll(self.config, segment, indexes, last_offset, size, timestamp, now_ms):
+                if at > queued:
+                    self._queue.append(batches[queued:at])
+                queued = at
+                segment = self._roll(now_ms)
+                indexes = segment.indexes or segment.load_indexes(self._handles)
+            offset = last_offset - segment.base_offset
+            indexes.add(offset, segment.size, size, timestamp, self.config.index_interval_bytes)
+            segment.size += size
+            if header.leader_epoch != self._epochs.latest:
+                # An epoch that this node began as a leader, and wrote nothing in, never was.
+                self._epochs.cut_end(self.end_offset)
+                self._epochs.assign(LeaderEpoch(header.leader_epoch), header.base_offset)
+            if header.producer_id >= 0:
+                self._producers.add(header, header.base_offset, now_ms)
+            self.end_offset = last_offset + 1
+        self._queue.append(batches[queued : at + size])
+        return at + size
 
     @property
     def is_cold(self) -> bool:
@@ -391,6 +430,14 @@ class Log(LogView):
         self.fenced = True
         self._reader.forget()
 
+    def position_at(self, offset: int) -> LogPosition:
+        """Blocking: of the batch that begins at `offset` or holds it; at the end, `written`."""
+        written = self.written
+        if offset >= written.offset:
+            return written
+        place = find_cut(self.segments, self._handles, max(offset, self.start_offset))
+        return LogPosition(place.offset, place.segment.base_offset, place.size)
+
     # ---------------------------------------------------------------------- epochs and producers
 
     def start_epoch(self, epoch: int) -> None:
@@ -444,27 +491,55 @@ class Log(LogView):
         self._reader = Reader(self._handles)
 
     def truncate(self, offset: int, now_ms: int) -> None:
-        """Blocking: cuts the batch with `offset` and all after it. No sync may be under way."""
+        """Blocking: cuts the batch with `offset` and all after it. No sync may be under way.
+
+        The caller has moved the recovery point to the cut or before it, durably: a log that ends
+        before its recovery point counts as damaged.
+        """
+        self._begin_shortening()
+        if offset >= self.end_offset:
+            # A leader that has written nothing leaves an epoch that begins here.
+            self._epochs.cut_end(self.end_offset)
+            return
+        cut = find_cut(self.segments, self._handles, max(offset, self.start_offset))
+        self._shorten(cut, cut_files, now_ms)
+
+    def restart_at(self, offset: int, now_ms: int) -> None:
+        """Blocking: everything goes, the log is empty and begins at `offset`. No sync is under way.
+
+        The caller has made the new start durable, as for `delete_before`, and the recovery point
+        lies at it or before it.
+        """
+        self._begin_shortening()
+        self.start_offset = offset
+        # What retention took from the leader meanwhile, nobody will send again.
+        self._producers = ProducerState()
+        self._epochs.cut_end(0)
+        cut = Cut(Segment(self.directory, offset, 0, now_ms), offset, 0)
+        self._shorten(cut, clear_files, now_ms)
+
+    def _begin_shortening(self) -> None:
+        assert self._writing is None, f"{self.directory}: a thread is at its files"
         self.take_back()
         if self.fenced:
             raise StorageFailed(f"{self.directory} is fenced until it is opened again")
-        if offset >= self.end_offset:
-            return
-        site, chain = self._site(now_ms), self._chain
-        cut = find_cut(self.segments, self._handles, max(offset, self.start_offset))
-        cut_files(site, self._unsynced, chain, cut)
-        self._active = cut.segment
-        self._reader.forget()
-        self.end_offset = offset = cut.offset
-        self._progress = Progress(self.directory)
+
+    def _shorten(self, cut: Cut, shorten_files: Shortening, now_ms: int) -> None:
+        """What is cut off is promised no more: where the disk fails, `reopen` completes it."""
+        site, chain, offset = self._site(now_ms), self._chain, cut.offset
+        self.end_offset = offset
         self.written = self.synced = LogPosition(offset, cut.segment.base_offset, cut.size)
-        before = self._producers
-        self._producers = producers_at(site, chain.segments, chain.snapshots, offset)
-        self._producers.inherit(before, offset, now_ms)
+        self._reader.forget()
+        self._progress = Progress(self.directory)
         self._epochs.cut_end(offset)
-        self._epochs.save(self._unsynced, self.directory, offset)
-        self._unsynced.names_changed()
         try:
+            shorten_files(site, self._unsynced, chain, cut)
+            self._active = cut.segment
+            before = self._producers
+            self._producers = producers_at(site, chain.segments, chain.snapshots, offset)
+            self._producers.inherit(before, offset, now_ms)
+            self._epochs.save(self._unsynced, self.directory, offset)
+            self._unsynced.names_changed()
             self._unsynced.sync(self.written)
         except OSError:
             self.fail_sync()

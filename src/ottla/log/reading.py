@@ -71,6 +71,7 @@ class Reader:
         limit: LogPosition,
         *,
         cached_only: bool,
+        with_empty: bool = False,
     ) -> Buffer:
         """Whole batches from the one with `offset` on; the last may be cut. Raises NotCached."""
         place = self._ends.get(offset)
@@ -81,7 +82,7 @@ class Reader:
             segment = segment_at(segments, offset)
             position = segment.position_before(offset, self._handles, cached_only=cached_only)
             count = max_bytes + _SKIP_BYTES
-        empty: list[Buffer] = []
+        empty: list[Buffer] | None = None if with_empty else []
         while True:
             end = segment.size
             if segment.base_offset == limit.segment_base:
@@ -105,12 +106,12 @@ class Reader:
         offset: int,
         how_much: tuple[int, int, bool],
         limit: LogPosition,
-        empty: list[Buffer],
+        empty: list[Buffer] | None,
     ) -> Buffer | None:
         """Batches without records, which compaction leaves, are passed over and noted in `empty`.
 
-        librdkafka takes a reply with nothing else for a message that is too large to fetch. (A
-        follower will have to get them: they carry the state of producers.)
+        librdkafka takes a reply with nothing else for a message that is too large to fetch. But a
+        follower has to get them (`empty` is None): they carry the state of producers.
         """
         count, max_bytes, cached_only = how_much
         while position < end:
@@ -124,7 +125,7 @@ class Reader:
                     raise _nonsense(segment, position + at, offset, str(error)) from None
                 if last_offset < offset:
                     at += size
-                elif size == BATCH_HEADER_BYTES:
+                elif size == BATCH_HEADER_BYTES and empty is not None:
                     empty[:] = [memoryview(data)[at : at + size]]
                     at += size
                 elif size <= length - at:

@@ -6,11 +6,12 @@ may lie before it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from ottla.log.chain import Chain
 from ottla.log.handles import Handles
+from ottla.log.index import Indexes
 from ottla.log.reading import segment_at
 from ottla.log.scan import batches
 from ottla.log.segment import SNAPSHOT, Segment
@@ -19,7 +20,7 @@ from ottla.log.unsynced import Unsynced
 
 
 class Cut(NamedTuple):
-    """The segment that becomes the last one, and where in it the log then ends."""
+    """A place between two batches: its segment, the next offset, and the bytes before it."""
 
     segment: Segment
     offset: int
@@ -53,3 +54,22 @@ def cut_files(site: Site, unsynced: Unsynced, chain: Chain, cut: Cut) -> None:
     segment.size = size
     segment.indexes = segment.rebuild_indexes(site.handles, site.config.index_interval_bytes)
     chain.hold([kept for kept in chain.segments if kept.base_offset <= segment.base_offset])
+
+
+def clear_files(site: Site, unsynced: Unsynced, chain: Chain, cut: Cut) -> None:
+    """Blocking: nothing is left but an empty segment, whose name tells where the log begins.
+
+    From the end on, as above. Syncs nothing.
+    """
+    for segment in reversed(chain.segments):
+        site.remove_segment(segment)
+    for known_at in list(chain.snapshots):
+        site.disk.remove(site.path(known_at, SNAPSHOT))
+        del chain.snapshots[known_at]
+    unsynced.to_create(cut.segment.handle)
+    cut.segment.is_created = True
+    cut.segment.indexes = Indexes()
+    chain.hold([cut.segment])
+
+
+Shortening = Callable[[Site, Unsynced, Chain, Cut], None]

@@ -17,7 +17,7 @@ from ottla.log.opening.listing import Loaded
 from ottla.log.reading import Nonsense, Reader
 from ottla.log.segment import Segment
 from ottla.log.values import LogConfig, LogPosition
-from ottla.types import LeaderEpoch
+from ottla.types import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
 from ottla.wire.scanning import all_at_once
 from ottla.wire.schema import Buffer
 
@@ -58,10 +58,17 @@ class LogView:
         return segment.youngest_ms(self._handles)
 
     def read(
-        self, offset: int, max_bytes: int, limit: LogPosition, *, cached_only: bool = True
+        self,
+        offset: int,
+        max_bytes: int,
+        limit: LogPosition,
+        *,
+        cached_only: bool = True,
+        with_empty: bool = False,
     ) -> Buffer | None:
         """Batches from the one with `offset` on, up to `limit`; the last one may be cut short.
 
+        `with_empty` is for replicas: the first may be one that compaction has left without records.
         The first batch is whole even above `max_bytes`. None when the disk would have to be waited
         for; then read again in a thread, with `cached_only=False`.
         """
@@ -74,14 +81,21 @@ class LogView:
         reader = self._reader
         try:
             return reader.read(
-                self._chain.segments, offset, max_bytes, limit, cached_only=cached_only
+                self._chain.segments,
+                offset,
+                max_bytes,
+                limit,
+                cached_only=cached_only,
+                with_empty=with_empty,
             )
         except NotCached:
             return None
         except (Nonsense, FileNotFoundError) as error:
             if reader is not self._reader:
                 # Compaction has put another segment in the place of the one that was read.
-                return self.read(offset, max_bytes, limit, cached_only=cached_only)
+                return self.read(
+                    offset, max_bytes, limit, cached_only=cached_only, with_empty=with_empty
+                )
             if isinstance(error, Nonsense):
                 self.suspicion = error.found
                 raise StorageFailed(f"{error.found}") from None
@@ -111,12 +125,31 @@ class LogView:
         """Of its batches, or of a leader that has begun; -1 when there was none."""
         return self._epochs.latest
 
+    @property
+    def last_batch_epoch(self) -> LeaderEpoch:
+        """Not of a leader that has begun and written nothing; -1 when the log is empty."""
+        if self.end_offset == self.start_offset:
+            return NO_EPOCH
+        return self._epochs.epoch_at(self.end_offset - 1)
+
     def epoch_at(self, offset: int) -> LeaderEpoch:
         return self._epochs.epoch_at(offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[LeaderEpoch, int]:
         """(the largest epoch up to this one, where it ends); (-1, -1) when that is unknown."""
         return self._epochs.end_offset_for(LeaderEpoch(epoch), self.end_offset)
+
+    def cut_for(self, epoch: LeaderEpoch, end_offset: int) -> Offset:
+        """Where a follower truncates whose leader says that `epoch`, the largest it has of those up
+        to this log's last, ends at `end_offset` (KIP-101, KIP-279).
+
+        The one that ends first: what both have of the epoch, and of all before it, stays. Where
+        this log lacks the epoch, the leader is asked again with the one that is then the last.
+        """
+        _, own_end = self._epochs.end_offset_for(epoch, self.end_offset)
+        if own_end == NO_OFFSET:
+            own_end = self.end_offset
+        return Offset(max(self.start_offset, min(end_offset, own_end)))
 
     # ------------------------------------------------------------------------------ in figures
 

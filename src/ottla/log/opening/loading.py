@@ -44,8 +44,12 @@ def load(
     known_bytes: int | None = None,
     short: ShortLog | None = None,
 ) -> Loaded:
-    """Blocking. `known_bytes` is how long a clean stop left the log, `short` all that it had to
-    tell of it, if somebody knows.
+    """Blocking. `clean=True` believes the files and is quick whatever their size.
+
+    With `known_bytes`, how long a clean stop left the log, it notices missing ones; `short` is all
+    that the stop had to tell of it. `clean=False` checks what lies after `recovery_point` and cuts
+    the log at the first batch that is not intact. If synced bytes are not what they were, the log
+    has a `corruption`, is fenced, and nothing on disk is changed.
     """
     try:
         found = look(site)

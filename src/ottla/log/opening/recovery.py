@@ -177,8 +177,10 @@ class Recovery:
         """All that later segments build on: epochs and producers as they were at the beginning."""
         segments = self._segments
         self._epochs = self._load_epochs(segments[:first])
-        # From here on the batches tell: the file may be about others that once were there.
-        self._epochs.cut_end(begin.offset)
+        # From here on the batches tell: the file may be about others that once were there. Where
+        # there are none before, all of it may be, as in a log that has begun anew at its start.
+        is_from_start = begin.offset == segments[0].base_offset
+        self._epochs.cut_end(0 if is_from_start else begin.offset)
         self._producers = producers_at(
             self._site, segments[: first + 1], self._snapshots, begin.offset
         )
@@ -299,15 +301,17 @@ class Recovery:
 
     def _intact(self, segment: Segment, begin_at: int) -> Iterator[tuple[int, BatchHeader]]:
         read, position = segment.reader(self._site.handles), begin_at
+        point, end_offset = self._recovery_point, segment.base_offset
         for position, header, _ in batches(read, begin_at, segment.size):
-            if header.last_offset >= self._recovery_point:
+            if header.last_offset >= point:
                 break
             yield position, header
             position += header.size
-        point = self._recovery_point
+            end_offset = header.next_offset
         for at, header, batch in batches(read, position, segment.size):
-            # The point lies between two batches; an offset is not covered by the CRC.
-            if at == position and segment.base_offset <= point < header.base_offset and point:
+            # An offset is not covered by the CRC: where the batches do not reach the point, the
+            # next one lies about its own. Where they do, a follower may have been given a gap.
+            if at == position and end_offset < point < header.base_offset:
                 return
             if not is_intact(read, at, header, batch):
                 return
