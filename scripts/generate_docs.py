@@ -17,7 +17,7 @@ from unittest.mock import MagicMock
 
 import yaml
 
-from ottla.broker.metrics.counters import Metrics
+from ottla.broker.counters import Metrics
 from ottla.broker.metrics.gauges import register_gauges
 from ottla.broker.metrics.storage_gauges import register_storage_gauges
 from ottla.broker.network.router import APIS, NEVER_FLEXIBLE, Api

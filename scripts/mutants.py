@@ -77,7 +77,7 @@ def _never_written(ending: str) -> Callable[[ExitStack], None]:
 def _unsynced_flush(_: Any) -> Any:
     def mutant(self: Any, disk: Any, tickets: Any) -> None:
         for partition, _ticket in tickets:
-            partition.settle(True)
+            partition.make_directory_durable(True)
 
     return mutant
 
@@ -91,7 +91,7 @@ def _hasty(topic: str) -> Callable[[ExitStack], None]:
                 commit(self, decision, now)
                 return
             self._append(decision.records, now)
-            self._release(self.partition.log.end_offset, decision.replies, decision.records)
+            self._release(self.partition.end_offset, decision.replies, decision.records)
 
         return mutant
 
@@ -110,8 +110,9 @@ def _acknowledged_when_written(wait_committed: Any) -> Any:
 
 def _read_when_written(wrote: Any) -> Any:
     def mutant(self: Any, waiters: Any) -> None:
+        is_eager, self.is_synced_eagerly = self.is_synced_eagerly, False
         wrote(self, waiters)
-        self._advance(self.log.written)
+        self.is_synced_eagerly = is_eager
 
     return mutant
 

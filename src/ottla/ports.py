@@ -1,16 +1,21 @@
-"""Where time, randomness, disk and network come in.
+"""Where time, randomness, threads, disk and network come in.
 
 Everything that decides takes these as arguments, so that a test or the simulator can hand in its
 own. Disk calls block; the broker chooses which of them are cheap enough for the event loop.
+
+Timers are the loop's own, and whoever sets one may count on `loop.time()`. All other decisions by
+time ask the `Clock`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Protocol
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Any, Protocol, TypeVar
 
 from ottla.types import Now
 from ottla.wire.schema import Buffer
+
+T = TypeVar("T")
 
 
 class Clock(Protocol):
@@ -19,12 +24,37 @@ class Clock(Protocol):
     def wall_ms(self) -> int:
         """`now().wall_ms`, for those who need nothing else."""
 
+    def steady_s(self) -> float:
+        """The steady clock in seconds and fractions, to measure how long something takes."""
+
 
 class Random(Protocol):
     def bytes(self, count: int) -> bytes: ...
 
     def below(self, bound: int) -> int:
         """A whole number in [0, bound)."""
+
+
+class Executor(Protocol):
+    """Some threads for one purpose. Work is begun in the order in which it is given."""
+
+    def run(self, work: Callable[..., T], *arguments: Any) -> Awaitable[T]:
+        """Blocking work, begun in a thread at once; what it returns or raises is for the loop."""
+
+    def begin(self, work: Callable[[], object], then: Callable[[], object]) -> None:
+        """As `run`, for work that raises nothing: `then` is called on the loop, without a turn
+        in between.
+        """
+
+    def close(self) -> None:
+        """What has not begun never begins; what is under way is left to itself."""
+
+
+class Threads(Protocol):
+    """All work of a broker that does not run on its loop."""
+
+    def executor(self, name: str, size: int) -> Executor:
+        """Up to `size` threads of their own: whoever waits there keeps nobody else waiting."""
 
 
 class File(Protocol):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from ottla.broker.network.waiting import EndWaiters
 from ottla.broker.storage.partition import Partition
 from scenarios.in_process import BrokerInside
 from scenarios.polling import until
@@ -39,8 +38,7 @@ class HeldSyncs:
         """How many look-ups wait, per end that they wait for."""
 
         async def look() -> list[int]:
-            waiters = (entry[1] for entry in self.partition(topic, index)._commit_waiters)
-            return [len(each.look_ups) for each in waiters if isinstance(each, EndWaiters)]
+            return self.partition(topic, index).waiters.look_ups()
 
         counts: list[int] = self._broker.call(look())
         return counts
@@ -49,7 +47,7 @@ class HeldSyncs:
         until(lambda: any(self.look_ups(topic, index)), "a look-up that waits")
 
     def until_fetched(self, topic: str, index: int = 0) -> None:
-        until(lambda: self.partition(topic, index).fetch_waiters, "a fetch that waits")
+        until(lambda: self.partition(topic, index).waiters.has_fetches, "a fetch that waits")
 
     def until_synced(self, topic: str, end_offset: int, index: int = 0) -> None:
         until(

@@ -214,11 +214,11 @@ def test_a_topic_with_both_policies_is_compacted_and_shortened(tmp_path: Path) -
         write(inside.bootstrap, "both", range(2000))
         chore = inside.node.compaction
         until(lambda: chore.bytes_freed > 0, "never compacted")
-        partition = next(iter(inside.node._partitions.of_topic("both").values()))
-        assert partition.log.start_offset == 0
+        partition = next(iter(inside.node._partitions.in_topic("both").values()))
+        assert partition.start_offset == 0
         admin = AdminClient({"bootstrap.servers": inside.bootstrap})
         alter(admin, "both", {**both, "retention.bytes": 1})
-        until(lambda: partition.log.start_offset > 0, "never shortened")
+        until(lambda: partition.start_offset > 0, "never shortened")
         found = read(inside.bootstrap, "both", 2000)
         assert all(expected(offset) == pair for offset, pair in found.items())
 

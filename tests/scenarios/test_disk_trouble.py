@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.storage import partitions
+from ottla.broker.storage import checkpoints
 from ottla.errors import ErrorCode
 from ottla.log.producer_state import Producer
 from ottla.testing import Broker
@@ -346,13 +346,13 @@ def test_idle_producers_are_forgotten_some_at_a_time(tmp_path: Path) -> None:
     settings = {"producer_id_expiration_ms": 1}
     with BrokerInside(tmp_path / "data", **settings) as broker:
         broker.create_topic("t")
-        parts = broker.node._partitions
-        log, count = parts.get("t", 0).log, 4 * partitions.PRODUCERS_AT_ONCE
+        partition = broker.node._partitions.get("t", 0)
+        log, count = partition._log, 4 * checkpoints.PRODUCERS_AT_ONCE
         idle = Producer(epoch=0, spans=(), last_seen_ms=0)
 
         async def expire() -> int:
             log._producers._producers = dict.fromkeys(range(count), idle)
-            expiring = asyncio.ensure_future(parts._expire_producers())
+            expiring = asyncio.ensure_future(broker.node._checkpoints._expire_producers())
             turns = 0
             while not expiring.done():
                 await asyncio.sleep(0)
@@ -360,7 +360,7 @@ def test_idle_producers_are_forgotten_some_at_a_time(tmp_path: Path) -> None:
             return turns
 
         assert broker.call(expire()) >= 4
-        assert log.producer_ids() == []
+        assert partition.producer_ids() == []
 
 
 def test_the_first_append_after_a_start_reads_its_indexes_in_a_thread(tmp_path: Path) -> None:

@@ -75,10 +75,10 @@ def test_silent_producers_are_forgotten_by_the_time_that_is_set_now(tmp_path: Pa
         with RawClient(inside.bootstrap) as client:
             data = batch(b"v", producer_id=7, producer_epoch=0, base_sequence=0)
             assert produce(client, "t", data).error_code == 0
-            (partition,) = inside.node._partitions.of_topic("t").values()
-            assert 7 in partition.log.last_data_of_producers()
+            (partition,) = inside.node._partitions.in_topic("t").values()
+            assert 7 in partition.last_data_of_producers()
             assert alter(client, "", producer_id_expiration_ms=1).error_code == 0
-            until(lambda: not partition.log.last_data_of_producers(), "kept for a day")
+            until(lambda: not partition.last_data_of_producers(), "kept for a day")
 
 
 def test_what_may_be_altered_is_not_described_as_read_only(tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def test_others_are_served_while_the_directories_of_a_deleted_topic_cannot_be_re
             producer.send(produce_request("big", {0: batch(b"new")}), 12)
             producer.send(produce_request("big", {0: batch(b"newer")}, acks=1), 12)
             # The broker has both, and has kept its hands off the old topic's files.
-            while broker.node._partitions.get("big", 0).log.end_offset < 2:
+            while broker.node._partitions.get("big", 0).end_offset < 2:
                 assert values_in(fetch(client, "other", 0).records) == [b"v"]
             assert _log_bytes(data / "big-0") == old_bytes
             shutil.copytree(data, tmp_path / "crashed", ignore=shutil.ignore_patterns(".lock"))
@@ -105,7 +105,7 @@ def test_a_directory_that_cannot_be_renamed_is_never_taken_for_the_new_topics(
         broker.create_topic("t")
         with RawClient(broker.bootstrap) as producer:
             producer.send(produce_request("t", {0: batch(b"new")}), 12)
-            while broker.node._partitions.get("t", 0).log.end_offset < 1:
+            while broker.node._partitions.get("t", 0).end_offset < 1:
                 assert list_offset(client, "t", -1).offset == 0
         assert _log_bytes(data / "t-0") == old_bytes
     # The stop has told the producer nothing good, and left the old files alone.

@@ -169,7 +169,7 @@ def test_nobody_waits_for_what_is_written_after_they_came(stage: Stage, reader: 
     stage.until_looked_up("t")
     # The sync under way does not hold what comes now: that has to wait for the next.
     stage.write(b"after", b"after")
-    (entry,) = (entry for entry in stage.partition("t")._commit_waiters)
+    (entry,) = (entry for entry in stage.partition("t").waiters._commits)
     assert entry[0] == 1
     stage.heal()
     assert _only(reader.receive()).offset in (1, 3)
@@ -298,7 +298,7 @@ def test_a_fetch_from_the_end_waits_beyond_the_sync_of_what_is_before_it(
     stage.until_fetched("t")
     stage.heal()
     stage.until_synced("t", 1)
-    assert stage.partition("t").fetch_waiters, "what is before its offset is nothing to it"
+    assert stage.partition("t").waiters.has_fetches, "what is before its offset is nothing to it"
     stage.write(b"wanted")
     (answer,) = _answers(reader.receive())
     assert values_in(answer.records) == [b"wanted"]
@@ -313,10 +313,10 @@ def test_bytes_before_the_offset_do_not_count_as_min_bytes(stage: Stage, reader:
     stage.until_fetched("t")
     stage.heal()
     stage.until_synced("t", 2)
-    assert stage.partition("t").fetch_waiters, "not enough yet"
+    assert stage.partition("t").waiters.has_fetches, "not enough yet"
     stage.write(b"x" * 1000)
     stage.until_synced("t", 3)
-    assert stage.partition("t").fetch_waiters, "not enough yet"
+    assert stage.partition("t").waiters.has_fetches, "not enough yet"
     stage.write(b"y" * 1000)
     (answer,) = _answers(reader.receive())
     assert values_in(answer.records) == [b"wanted", b"x" * 1000, b"y" * 1000]
@@ -384,7 +384,7 @@ def test_a_failed_sync_takes_the_end_back_under_a_fetch_that_waits(
     stage.fail("sync", "t")
     (answer,) = _answers(reader.receive())
     assert answer.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
-    assert stage.partition("t").log.end_offset == 1
+    assert stage.partition("t").end_offset == 1
 
 
 def test_a_refused_write_takes_the_end_back_under_a_fetch_that_waits(
@@ -397,7 +397,7 @@ def test_a_refused_write_takes_the_end_back_under_a_fetch_that_waits(
     until(lambda: stage.partition("t").flusher.is_slow, "writes that go through a thread")
     stage.broker.disk.hold("write", under=stage.path("t"))
     stage.client.send(produce_request("t", {0: batch(b"lost")}, acks=1), 12)
-    until(lambda: stage.partition("t").log.end_offset == 3, "a batch on its way")
+    until(lambda: stage.partition("t").end_offset == 3, "a batch on its way")
     reader.send(fetch_request("t", {0: 3}, max_wait_ms=20_000), 12)
     stage.until_fetched("t")
     stage.fail("write", "t")

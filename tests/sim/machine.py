@@ -25,7 +25,7 @@ POWERLESS = (PowerLoss, Gone, OSError, OttlaError)
 HASTE = {
     "ottla.broker.control.snapshots": {"PAUSE_S": 0.01, "PAUSE_AFTER_FAILURE_S": 0.02},
     "ottla.broker.storage.recovery_points": {"PAUSE_S": 0.01},
-    "ottla.broker.storage.partitions": {"PROBE_PAUSE_S": 0.02},
+    "ottla.broker.storage.repairs": {"PROBE_PAUSE_S": 0.02},
     "ottla.broker.control.runtime": {"LOAD_PAUSE_S": 0.02},
     "ottla.broker.storage.departures": {"RETRY_PAUSE_S": 0.05},
 }
@@ -140,27 +140,34 @@ class Machine:
             door.close()
         if hasattr(broker, "_services") and hasattr(broker._services, "opening"):
             broker._services.opening.close()
-        if hasattr(broker, "_listener"):
-            for connection in tuple(broker._listener.connections):
+        shared = getattr(broker, "_connections", None) or getattr(broker, "_listener", None)
+        if shared is not None:
+            for connection in tuple(shared.connections):
                 connection.drop("the power is off")
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
             task.cancel()
-        if hasattr(broker, "_stores"):
-            for store in broker._stores:
-                for flusher in getattr(store, "flushers", ()):
-                    flusher._jobs.put(None)
-                    flusher._writes.put(None)
-                    for thread in (flusher._syncer, flusher._writer):
-                        if thread.ident is not None:
-                            await asyncio.to_thread(thread.join)
+        await self._join_threads(for_good=not tasks)
         if tasks:
             await asyncio.wait(tasks)
-        if hasattr(broker, "_stores"):
-            for store in broker._stores:
-                await asyncio.to_thread(store.threads.shutdown)
+            await self._join_threads(for_good=True)
         self._stop_timers()
         gc.unfreeze()
+
+    async def _join_threads(self, *, for_good: bool) -> None:
+        broker = self.broker
+        if hasattr(broker, "_threads"):
+            await asyncio.to_thread(broker._threads.join)
+            return
+        for store in getattr(broker, "_stores", ()):
+            for flusher in getattr(store, "flushers", ()):
+                flusher._jobs.put(None)
+                flusher._writes.put(None)
+                for thread in (flusher._syncer, flusher._writer):
+                    if thread.ident is not None:
+                        await asyncio.to_thread(thread.join)
+            if for_good:
+                await asyncio.to_thread(store.threads.shutdown)
 
     def _stop_timers(self) -> None:
         for timer in tuple(getattr(self._loop, "_scheduled", ())):

@@ -16,6 +16,9 @@ class SystemClock:
     def wall_ms(self) -> int:
         return time.time_ns() // 1_000_000
 
+    def steady_s(self) -> float:
+        return time.monotonic()
+
 
 class SystemEntropy:
     def __init__(self) -> None:

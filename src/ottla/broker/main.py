@@ -6,62 +6,59 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from functools import partial
-from time import perf_counter
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple
 
 from ottla.broker import logs
 from ottla.broker.chores import Chores
 from ottla.broker.clock import SystemClock, SystemEntropy
 from ottla.broker.control.groups import GroupService
 from ottla.broker.control.metadata import BrokerConfigChanged, Change, MetadataCache
+from ottla.broker.control.metadata_follower import MetadataFollower
+from ottla.broker.control.metadata_log import MetadataLog
 from ottla.broker.control.registration import register
+from ottla.broker.control.reports import Reports
 from ottla.broker.control.runtime import Runtime
-from ottla.broker.control.snapshots import MetadataSnapshots, open_behind
-from ottla.broker.metrics.counters import LoopDelayProbe, Metrics
+from ottla.broker.control.snapshots import MetadataSnapshots
+from ottla.broker.counters import LoopDelayProbe, Metrics
 from ottla.broker.metrics.gauges import register_gauges
+from ottla.broker.metrics.pages import http_server
 from ottla.broker.metrics.storage_gauges import Storage, register_storage_gauges
-from ottla.broker.network.connection import Limits, Listener, Outbox
+from ottla.broker.network.connection import Connections, Limits, Outbox
 from ottla.broker.network.doors import Door
 from ottla.broker.network.fetch_sessions import FetchSessions
 from ottla.broker.network.router import APIS, Router
 from ottla.broker.network.waiting import Deadlines, Parking
 from ottla.broker.services import Services
+from ottla.broker.storage.checkpoints import Checkpoints
+from ottla.broker.storage.closing import close_partitions
 from ottla.broker.storage.compaction import CompactionChore
+from ottla.broker.storage.departures import Departures
 from ottla.broker.storage.disk import RealDisk
 from ottla.broker.storage.flusher import STALLED_BYTES_MAX, Flusher
 from ottla.broker.storage.opening import Opening
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
-from ottla.broker.storage.partitions import Partitions, log_config
+from ottla.broker.storage.partition_opener import PartitionOpener
+from ottla.broker.storage.partitions import Partitions
 from ottla.broker.storage.recovery_points import RecoveryPointsChore
+from ottla.broker.storage.repairs import Repairs
 from ottla.broker.storage.retention import RetentionChore, Shortener
 from ottla.broker.storage.scrubbing import ScrubChore
 from ottla.broker.storage.stores import METADATA_PARTITION, Store, is_no_room, open_stores
+from ottla.broker.threads import RealThreads
 from ottla.cluster.brokers import Registration
 from ottla.cluster.controller import Controller
-from ottla.cluster.directories import RECORDS_PER_BATCH_MAX, Assignment
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.config.listeners import Address
 from ottla.errors import CannotStart, OttlaError, StorageFailed
-from ottla.gateway.http import HttpReply, HttpServer, json_reply
-from ottla.gateway.prometheus import CONTENT_TYPE
-from ottla.log.checkpoints import LOG_SIZES, RECOVERY_POINTS, START_OFFSETS, read_offsets
 from ottla.log.handles import Handles
-from ottla.log.log import Log
-from ottla.machine import Decision, Ticket
-from ottla.ports import Disk
-from ottla.quorum.state import FILE_NAME as QUORUM_FILE
-from ottla.quorum.state import QuorumState, decode_state, elect_self, encode_state
-from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, NodeId, Now
+from ottla.ports import Clock, Disk, Random, Threads
+from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID
 from ottla.wire.messages.metadata_records import BrokerEndpoint
-from ottla.wire.schema import Message
 
 logger = logging.getLogger(__name__)
-
-Decide: TypeAlias = Callable[[Controller, Now, Ticket], Decision[Message]]
 
 STOP_GRACE_S: Final = 5.0
 IO_THREADS: Final = 4
@@ -82,16 +79,24 @@ class ReadyInfo(NamedTuple):
 class Broker:
     """One node. `start` returns when clients are served, `stop` when everything is on disk."""
 
-    def __init__(self, config: BrokerConfig, disk: Disk | None = None) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        disk: Disk | None = None,
+        *,
+        clock: Clock | None = None,
+        random: Random | None = None,
+        threads: Threads | None = None,
+    ) -> None:
         self.config = config
         self._disk = disk or RealDisk()
-        self._clock = SystemClock()
-        self._random = SystemEntropy()
+        self._clock = clock or SystemClock()
+        self._random = random or SystemEntropy()
+        self._threads = threads or RealThreads()
         self._metrics = Metrics()
         self._outbox = Outbox()
         self._doors: list[Door] = []
         self._preloading: asyncio.Task[None] | None = None
-        self._telling: set[asyncio.Future[Any]] = set()
         self.has_stuck_disk = False
 
     async def start(self) -> ReadyInfo:
@@ -108,51 +113,37 @@ class Broker:
             raise CannotStart(f"{error}: {_NO_ROOM}") from error
 
     async def _start(self) -> ReadyInfo:
-        started = perf_counter()
+        started_s = self._clock.steady_s()
         self._loop = asyncio.get_running_loop()
         # Has the reason when the broker cannot go on; whoever runs it then has to stop it.
         self.given_up: asyncio.Future[str] = self._loop.create_future()
-        self._loop.set_default_executor(ThreadPoolExecutor(IO_THREADS, thread_name_prefix="io"))
-        self._stores = open_stores(self._disk, self.config, self._random)
+        # For what belongs to no data directory, or to the whole of one.
+        self._io = self._threads.executor("io", IO_THREADS)
+        self._stores = open_stores(self._disk, self.config, self._random, self._threads)
         self._stores.give_flushers(self._new_flusher)
-        self._data = self._stores.metadata.data
-        self._internal_flusher = self._stores.metadata.internal_flusher
         self._handles = Handles(self._disk, self.config.log_open_files_max)
         self._handles.is_slow = self._stores.is_slow
-        await self._start_metadata(self._stores.metadata.was_clean)
-        self._partitions = Partitions(
-            self._loop,
-            self._clock,
-            self._random,
-            self._disk,
-            self._stores,
-            self._handles,
-            self.config,
-            self._metadata,
-            self._metrics,
-            self._controller.partition,
-            self._tell_places,
-            self._renew_epoch,
-        )
+        await self._start_metadata()
+        self._wire_partitions()
         services = self._new_services()
         addresses = await self._listen(services)
         await self._join_cluster(addresses)
-        opening_s = perf_counter()
-        self._partitions.open_all()
-        recovery_s = perf_counter() - opening_s
+        opening_s = self._clock.steady_s()
+        self._follower.open_all()
+        recovery_s = self._clock.steady_s() - opening_s
         self._stores.measure()
-        self._metadata.on_change(self._partitions.follow)
+        self._metadata.on_change(self._follower.follow)
         self._metadata.on_change(self._follow_settings)
         self._take_settings(self._metadata.broker_config)
-        self._partitions.start_checkpoints()
-        self._partitions.start_probing()
+        self._checkpoints.start()
+        self._repairs.start_probing()
         self._chores = self._new_chores()
         self._chores.start()
         self._register_storage(recovery_s)
         services.groups.start()
         for door in self._doors:
             await door.open()
-        self._listener.start()
+        self._connections.start()
         self._probe = LoopDelayProbe(self._loop, self._metrics.loop_delay)
         self._probe.start()
         self._preloading = self._loop.create_task(self._preload())
@@ -161,12 +152,14 @@ class Broker:
             http=None if self._http_door is None else str(self._http_door.address),
             data_dir=", ".join(store.path for store in self._stores),
             was_clean=self._stores.was_clean,
-            seconds=perf_counter() - started,
+            seconds=self._clock.steady_s() - started_s,
         )
 
     def _new_flusher(self, store: Store, kind: str) -> Flusher:
-        flusher = Flusher(
+        return Flusher(
             self._loop,
+            self._threads,
+            self._clock,
             self._disk,
             f"{kind}-{os.path.basename(store.path)}",
             self._metrics.sync_latency(store.path).observe,
@@ -174,53 +167,32 @@ class Broker:
             partial(self._take_offline, store),
             _stalled_bytes_max(self.config),
         )
-        if store.is_online:
-            flusher.start()
-        return flusher
 
-    async def _start_metadata(self, was_clean: bool) -> None:
+    async def _start_metadata(self) -> None:
         """Reads the metadata log and begins a new epoch of leading it."""
-        config = TopicConfig.resolve(self.config, {})
-        directory = self._data.partition_path(METADATA_PARTITION)
-
-        def checkpointed(kind: str) -> int:
-            offsets = read_offsets(self._disk, f"{self._data.path}/{kind}")
-            return offsets.get(METADATA_PARTITION, 0)
-
-        def open_log(start_offset: int) -> Log:
-            known_bytes = None
-            if was_clean and start_offset == checkpointed(START_OFFSETS):
-                known_bytes = checkpointed(LOG_SIZES) or None
-            return Log.open(
-                self._disk,
-                directory,
-                log_config(config, self.config),
-                now_ms=self._clock.now().wall_ms,
-                clean=was_clean,
-                recovery_point=checkpointed(RECOVERY_POINTS),
-                start_offset=start_offset,
-                known_bytes=known_bytes,
-                handles=self._handles,
-            )
-
-        self._snapshots = MetadataSnapshots(self._clock, self._disk, directory, self.config)
-        log = open_behind(self._snapshots.look(), checkpointed(START_OFFSETS), directory, open_log)
-        epoch = self._elect()
+        store, config = self._stores.metadata, TopicConfig.resolve(self.config, {})
+        self._log = MetadataLog(self._clock, self._disk, self._handles, store, self.config)
+        self._snapshots = MetadataSnapshots(
+            self._clock, self._io, self._disk, self._log.directory, self.config
+        )
+        log = self._log.open(self._snapshots)
+        epoch = self._log.win_epoch()
         partition = Partition(
             METADATA_PARTITION,
             METADATA_TOPIC_ID,
             log,
             epoch,
             config,
-            self._internal_flusher,
+            store.internal_flusher,
             self._metrics.topic(METADATA_TOPIC),
-            Home(self._data, METADATA_PARTITION, METADATA_TOPIC_ID, is_settled=False),
+            Home(store.data, METADATA_PARTITION, METADATA_TOPIC_ID, is_durable=False),
         )
         partition.lead(epoch)
         self._metadata = MetadataCache(self.config)
         self._controller = Runtime(
             self._loop,
             self._clock,
+            self._io,
             partition,
             Controller(self.config, self._random),
             self._metadata.committed,
@@ -228,19 +200,38 @@ class Broker:
         )
         await self._snapshots.replay(self._controller, self._metadata)
 
-    def _elect(self) -> int:
-        directory = self._data.partition_path(METADATA_PARTITION)
-        self._disk.make_directory(directory)
-        path = f"{directory}/{QUORUM_FILE}"
-        state, is_first = QuorumState(), not self._disk.exists(path)
-        if not is_first:
-            state = decode_state(self._disk.read_file(path))
-        state = elect_self(state, NodeId(self.config.node_id))
-        self._disk.write_file(path, encode_state(state))
-        if is_first:
-            # Its directory may be new as well: a crash must not take the vote with it.
-            self._disk.sync_directory(self._data.path)
-        return state.leader_epoch
+    def _wire_partitions(self) -> None:
+        self._reports = Reports(self._loop, self._controller, self.config.node_id)
+        self._partitions = Partitions(self._controller.partition)
+        self._departures = Departures(self._loop, self._io, self._disk, self._random)
+        self._repairs = Repairs(self._loop, self._clock, self._partitions, self._renew_epoch)
+        self._checkpoints = Checkpoints(
+            self._loop,
+            self._clock,
+            self._disk,
+            self._stores,
+            self._partitions,
+            self._repairs,
+            self.config.log_flush_offset_checkpoint_interval_ms / 1000,
+        )
+        opener = PartitionOpener(
+            self._clock,
+            self._disk,
+            self._handles,
+            self._metrics,
+            self._departures,
+            self._partitions.take_offline,
+        )
+        self._follower = MetadataFollower(
+            self.config.node_id,
+            self._metadata,
+            self._stores,
+            self._partitions,
+            opener,
+            self._departures,
+            self._metrics,
+            self._reports.places,
+        )
 
     def _new_services(self) -> Services:
         deadlines = Deadlines(self._loop)
@@ -250,14 +241,16 @@ class Broker:
             clock=self._clock,
             random=self._random,
             disk=self._disk,
+            io=self._io,
             node_id=self.config.node_id,
             cluster_id=self._stores.cluster_id,
             metadata=self._metadata,
             controller=self._controller,
             groups=GroupService(),
+            stores=self._stores,
             partitions=self._partitions,
             shortener=Shortener(
-                self._loop, self._disk, self._stores, self._partitions.save_start_offsets
+                self._loop, self._disk, self._stores, self._checkpoints.save_start_offsets
             ),
             fetch_sessions=FetchSessions(
                 self._clock,
@@ -266,7 +259,7 @@ class Broker:
             ),
             deadlines=deadlines,
             parking=Parking(self._loop, deadlines),
-            opening=Opening(),
+            opening=Opening(self._threads),
             metrics=self._metrics,
         )
         services.groups.attach(services)
@@ -275,18 +268,18 @@ class Broker:
 
     async def _listen(self, services: Services) -> list[Address]:
         """Binds all sockets without serving yet; a taken port stops the start here."""
-        self._listener = Listener(
+        self._connections = Connections(
             self._loop,
             Router(services),
             Limits(self.config),
             self._metrics,
             self._outbox,
         )
-        register_gauges(self._metrics, services, self._listener)
+        register_gauges(self._metrics, services, self._connections)
         for wanted in self.config.bound():
             door = Door(
                 self._loop,
-                partial(self._listener.connection, wanted.name),
+                partial(self._connections.connection, wanted.name),
                 wanted.address,
                 f"listeners={wanted}",
                 "choose another address with --listen HOST:PORT",
@@ -303,9 +296,7 @@ class Broker:
         wanted = self.config.http_address()
         if wanted is None:
             return
-        self._http = HttpServer(
-            {"/healthz": self._healthz, "/readyz": self._readyz, "/metrics": self._scrape}
-        )
+        self._http = http_server(self._services)
         self._http_door = Door(
             self._loop,
             self._http.protocol_factory,
@@ -334,21 +325,12 @@ class Broker:
 
     # ------------------------------------------------------------------------ data directories
 
-    def _tell_places(self, assignments: list[Assignment]) -> None:
-        """Lets the controller know where new partitions lie; it need not know before they serve."""
-        for start in range(0, len(assignments), RECORDS_PER_BATCH_MAX):
-            some = assignments[start : start + RECORDS_PER_BATCH_MAX]
-            self._tell_controller(partial(_assign, self.config.node_id, some))
-
     async def _renew_epoch(self, partition: Partition) -> None:
         """Returns when this node leads the partition under a new epoch, if it still does."""
         if partition is self._controller.partition:
-            partition.lead(await self._stores.metadata.run(self._elect))
-            return
-        node_id, place = self.config.node_id, (partition.topic_id, partition.index)
-        await self._controller.submit(
-            lambda machine, now, ticket: machine.renew_leader_epoch(node_id, *place, now, ticket)
-        )
+            partition.lead(await self._stores.metadata.run(self._log.win_epoch))
+        else:
+            await self._reports.renew_epoch(partition)
 
     def _take_offline(self, store: Store, error: OSError) -> None:
         """A directory's disk has failed. Without the metadata's, or any, there is no broker."""
@@ -361,30 +343,11 @@ class Broker:
         if not any(each.takes_partitions for each in self._stores.online()):
             self._give_up(f"all data directories have failed, {store.path} last: {error}")
         else:
-            take_offline = partial(_take_offline, self.config.node_id, store.directory_id)
-            task = self._loop.create_task(self._tell_all(take_offline))
-            self._telling.add(task)
-            task.add_done_callback(self._told)
+            self._reports.offline(store.directory_id)
 
     def _give_up(self, reason: str) -> None:
         if not self.given_up.done():
             self.given_up.set_result(reason)
-
-    async def _tell_all(self, decide: Decide) -> None:
-        """Until the controller has nothing more to write down."""
-        while await self._controller.submit(decide):
-            continue
-
-    def _tell_controller(self, decide: Decide) -> None:
-        told = self._controller.submit(decide)
-        self._telling.add(told)
-        told.add_done_callback(self._told)
-
-    def _told(self, told: asyncio.Future[Any]) -> None:
-        """What the controller did not take in, it is told at the next start."""
-        self._telling.discard(told)
-        if not told.cancelled() and told.exception() is not None:
-            logger.warning("the controller was not told of a directory: %s", told.exception())
 
     def _follow_settings(self, changes: Sequence[Change]) -> None:
         for change in changes:
@@ -395,7 +358,7 @@ class Broker:
     def _take_settings(self, config: BrokerConfig) -> None:
         """The settings that may change while the broker runs."""
         logs.set_level(config.log_level)
-        self._listener.limits = Limits(config)
+        self._connections.limits = Limits(config)
 
     def _new_chores(self) -> Chores:
         self._snapshots.cut_with(self._services.shortener.shorten)
@@ -419,14 +382,14 @@ class Broker:
             self._partitions,
             self._stores,
             self._services.shortener,
-            self._partitions.save_recovery_point,
+            self._checkpoints.save_recovery_point,
             self._handles,
             self._clock,
             self._disk,
             lambda: self._metadata.broker_config,
         )
         recovery_points = RecoveryPointsChore(
-            self._stores.online, self._partitions.save_recovery_points
+            self._stores.online, self._checkpoints.save_recovery_points
         )
         return Chores(
             (self._snapshots, self._retention, self.scrub, self.compaction, recovery_points)
@@ -451,23 +414,7 @@ class Broker:
         """Does while nobody waits what the first requests would have to wait for."""
         for key in APIS:
             await asyncio.sleep(PRELOAD_PAUSE_S)
-            self._listener.router.preload(key)
-
-    # ------------------------------------------------------------------------------------ HTTP
-
-    def _healthz(self) -> HttpReply:
-        return json_reply(200, {"status": "alive"})
-
-    def _readyz(self) -> HttpReply:
-        failing = self._partitions.failing()
-        reasons = [f"{store.path} is full" for store in self._stores.online() if store.is_full]
-        if not failing and not reasons:
-            return json_reply(200, {"status": "ready"})
-        reasons += [f"{partition.name}: {partition.failure}" for partition in failing[:10]]
-        return json_reply(503, {"status": "storage failing", "reasons": reasons})
-
-    def _scrape(self) -> HttpReply:
-        return HttpReply(200, self._metrics.render(), CONTENT_TYPE)
+            self._connections.router.preload(key)
 
     # -------------------------------------------------------------------------------- stopping
 
@@ -477,7 +424,7 @@ class Broker:
         if self._preloading is not None:
             self._preloading.cancel()
         self._probe.stop()
-        await self._listener.stop(STOP_GRACE_S)
+        await self._connections.stop(STOP_GRACE_S)
         if self._http_door is not None:
             self._http.close()
         await self._chores.stop()
@@ -487,21 +434,24 @@ class Broker:
         self._controller.close()
         self._services.deadlines.close()
         self._services.opening.close()
-        for task in tuple(self._telling):
-            task.cancel()
-        self._partitions.stop_checkpoints()
+        self._reports.close()
+        self._checkpoints.stop()
+        self._repairs.stop()
         await asyncio.gather(*map(self._stop_flushers, self._stores))
-        clean = await self._partitions.close()
+        clean = await close_partitions(
+            self._disk, self._stores, self._partitions, self._checkpoints, self._departures
+        )
         metadata = self._stores.metadata
         try:
             if metadata.is_online:
-                self._controller.partition.log.close()
+                self._controller.partition.close()
         except (OSError, OttlaError) as error:
             logger.error("the metadata log is not closed cleanly: %s", error)
             clean = [store for store in clean if store is not metadata]
         for store in clean:
             self._leave_clean_marker(store)
         self._stores.close()
+        self._io.close()
 
     async def _stop_flushers(self, store: Store) -> None:
         """Of a disk that does not answer, nothing more is asked."""
@@ -514,18 +464,6 @@ class Broker:
             store.data.leave_clean_marker(self._broker_epoch)
         except OSError as error:
             logger.error("%s: the next start will check what is there: %s", store.path, error)
-
-
-def _assign(
-    node_id: int, places: Sequence[Assignment], machine: Controller, now: Now, ticket: Ticket
-) -> Decision[Message]:
-    return machine.assign_directories(node_id, places, now, ticket)
-
-
-def _take_offline(
-    node_id: int, directory_id: bytes, machine: Controller, now: Now, ticket: Ticket
-) -> Decision[Message]:
-    return machine.take_directory_offline(node_id, directory_id, now, ticket)
 
 
 def _stalled_bytes_max(config: BrokerConfig) -> int:

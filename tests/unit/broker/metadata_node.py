@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from random import Random
 from typing import Any
 
@@ -13,12 +12,13 @@ from ottla.broker.control.registration import register
 from ottla.broker.control.runtime import Runtime
 from ottla.broker.control.snapshots import (
     MetadataSnapshots,
-    open_behind,
+    open_after,
 )
-from ottla.broker.metrics.counters import TopicMetrics
+from ottla.broker.counters import TopicMetrics
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
 from ottla.broker.storage.retention import Shortener
+from ottla.broker.threads import RealThreads
 from ottla.cluster.brokers import Registration
 from ottla.cluster.controller import Controller
 from ottla.cluster.image import MetadataImage
@@ -54,6 +54,9 @@ class HandClock:
     def wall_ms(self) -> int:
         return NOW_MS + self.ms
 
+    def steady_s(self) -> float:
+        return self.ms / 1000
+
 
 class SeededRandom:
     def __init__(self, seed: int) -> None:
@@ -79,10 +82,10 @@ class FlusherInTurn:
 
     def _flush(self, partition: Partition) -> None:
         partition.write_queued()
-        ticket = partition.log.begin_sync()
+        ticket = partition.begin_sync()
         if ticket is not None:
             self._disk.sync_many(ticket.files, ticket.directories)
-            partition.settle(False)
+            partition.make_directory_durable(False)
             partition.finish_sync(ticket)
 
 
@@ -108,6 +111,7 @@ class Node:
 
     async def start(self, epoch: int = 1) -> None:
         """Up to the replay."""
+        self.io = RealThreads().executor("io", 1)
         handles = Handles(self.disk)
 
         def open_log(start_offset: int) -> Log:
@@ -122,9 +126,9 @@ class Node:
                 handles=handles,
             )
 
-        self.snapshots = MetadataSnapshots(self.clock, self.disk, DIRECTORY, self.config)
+        self.snapshots = MetadataSnapshots(self.clock, self.io, self.disk, DIRECTORY, self.config)
         starts = read_offsets(self.disk, STARTS)
-        log = open_behind(self.snapshots.look(), starts.get(NAME, 0), DIRECTORY, open_log)
+        log = open_after(self.snapshots.look(), starts.get(NAME, 0), DIRECTORY, open_log)
         data = DataDirectory(self.disk, "/data")
         self.partition = Partition(
             NAME,
@@ -134,13 +138,14 @@ class Node:
             TopicConfig.resolve(self.config, {}),
             FlusherInTurn(self.disk),
             TopicMetrics(METADATA_TOPIC),
-            Home(data, NAME, METADATA_TOPIC_ID, is_settled=False),
+            Home(data, NAME, METADATA_TOPIC_ID, is_durable=False),
         )
         self.partition.lead(epoch)
         self.cache = MetadataCache(self.config)
         self.controller = Runtime(
             asyncio.get_running_loop(),
             self.clock,
+            self.io,
             self.partition,
             Controller(self.config, SeededRandom(epoch)),
             self.cache.committed,
@@ -157,11 +162,11 @@ class Node:
         return self
 
     async def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
-        return await asyncio.to_thread(work, *arguments)
+        return await self.io.run(work, *arguments)
 
     async def _save_start_offsets(self, partitions: Iterable[Partition]) -> None:
         entries = [(*partition.name, partition.durable_start) for partition in partitions]
-        await asyncio.to_thread(self.disk.write_file, STARTS, format_lines(entries))
+        await self.io.run(self.disk.write_file, STARTS, format_lines(entries))
 
     async def register(self) -> None:
         endpoints = [BrokerEndpoint("PLAINTEXT", "h", 9092, 0)]
@@ -187,7 +192,7 @@ class Node:
 
     def stop(self) -> None:
         self.controller.close()
-        self.partition.log.close()
+        self.partition.close()
 
     def files(self) -> list[str]:
         return [name for name in self.disk.list(DIRECTORY) if name[0].isdigit()]
@@ -207,7 +212,6 @@ def live(story: Callable[[], Awaitable[Any]]) -> Any:
 
     async def ends() -> Any:
         loop = asyncio.get_running_loop()
-        loop.set_default_executor(ThreadPoolExecutor(1))
         task = asyncio.ensure_future(story())
         failures: list[Any] = []
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.metrics.counters import TopicMetrics
+from ottla.broker.clock import SystemClock
+from ottla.broker.counters import TopicMetrics
 from ottla.broker.network.connection import Outbox
 from ottla.broker.network.waiting import Deadlines, PendingProduce
 from ottla.broker.storage.flusher import TICKETS_SINGLY_MAX, Flusher
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
+from ottla.broker.threads import RealThreads
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import ErrorCode, StorageFailed, UnknownTopicOrPartition
 from ottla.log.directory import DataDirectory
@@ -55,7 +57,7 @@ class Waiter:
         self.told: list[tuple[Any, Exception | None]] = []
         self.changed = asyncio.Event()
 
-    def committed(self, item: Any) -> None:
+    def succeeded(self, item: Any) -> None:
         self.told.append((item, None))
         self.changed.set()
 
@@ -83,7 +85,7 @@ class House:
             self.disk, self.data.partition_path(name), LogConfig(), now_ms=NOW_MS, clean=True
         )
         config = TopicConfig.resolve(BrokerConfig(), settings)
-        home = Home(self.data, name, TOPIC_ID, is_settled=False)
+        home = Home(self.data, name, TOPIC_ID, is_durable=False)
         metrics = TopicMetrics("t")
         return Partition(name, TOPIC_ID, log, 1, config, self.flusher, metrics, home)
 
@@ -91,8 +93,15 @@ class House:
 @asynccontextmanager
 async def a_house() -> AsyncIterator[House]:
     disk = StallingDisk()
-    flusher = Flusher(asyncio.get_running_loop(), disk, "test", lambda _: None, Outbox())
-    flusher.start()
+    flusher = Flusher(
+        asyncio.get_running_loop(),
+        RealThreads(),
+        SystemClock(),
+        disk,
+        "test",
+        lambda _: None,
+        Outbox(),
+    )
     try:
         yield House(disk, flusher)
     finally:
@@ -128,7 +137,7 @@ async def test_nothing_is_committed_before_it_is_synced(house: House) -> None:
     house.disk.go.clear()
     _produce(partition, waiter, "a")
     await asyncio.to_thread(house.disk.is_syncing.wait)
-    assert partition.log.written.offset == 1
+    assert partition._log.written.offset == 1
     assert partition.high_watermark.offset == 0
     assert waiter.told == []
     house.disk.go.set()
@@ -167,7 +176,7 @@ def test_the_brokers_own_logs_are_synced_whatever_the_settings_say(topic: str) -
             house.disk.is_syncing.clear()
             end_offset = _produce(partition, waiter, "a")
             assert await asyncio.to_thread(house.disk.is_syncing.wait, 10)
-            assert partition.log.written.offset == end_offset
+            assert partition._log.written.offset == end_offset
             assert partition.high_watermark.offset == end_offset - 1
             assert len(waiter.told) == end_offset - 1
             house.disk.go.set()
@@ -215,8 +224,8 @@ async def test_a_failed_sync_fences_and_only_what_was_synced_is_left(house: Hous
         partition.append(batch(b"later"), NOW_MS)
     assert partition.failure is not None
     partition.lead(2)
-    partition.heal(partition.log.reopen(NOW_MS), NOW_MS)
-    assert partition.high_watermark.offset == partition.log.end_offset == 1
+    partition.heal(partition.reopened_log(NOW_MS), NOW_MS)
+    assert partition.high_watermark.offset == partition.end_offset == 1
     # The producer's retry is taken as new, not answered as a repetition of what is not there.
     assert _produce(partition, waiter, "lost", **_sequenced(1)) == 2
     assert (await waiter.told_about(3))[2] == ("lost", None)
@@ -231,8 +240,8 @@ async def test_a_sync_that_outlives_its_log_says_nothing_about_the_next_one(hous
     partition.roll(NOW_MS)
     await house.flusher.drain()
     partition.append(batch(b"cut"), NOW_MS)
-    partition.log.write()
-    other_ticket = partition.log.begin_sync()
+    partition._log.write()
+    other_ticket = partition.begin_sync()
     assert other_ticket is not None
     house.disk.go.clear()
     house.disk.is_syncing.clear()
@@ -240,10 +249,10 @@ async def test_a_sync_that_outlives_its_log_says_nothing_about_the_next_one(hous
     await asyncio.to_thread(house.disk.is_syncing.wait)
     partition.fail_sync(other_ticket, OSError(errno.ENOSPC, "full"))
     partition.lead(2)
-    partition.heal(partition.log.reopen(NOW_MS), NOW_MS)
+    partition.heal(partition.reopened_log(NOW_MS), NOW_MS)
     house.disk.go.set()
     await house.flusher.drain()
-    assert partition.high_watermark.offset == partition.log.end_offset == 1
+    assert partition.high_watermark.offset == partition.end_offset == 1
     house.disk.go.clear()
     house.disk.is_syncing.clear()
     _produce(partition, waiter, "anew")
@@ -264,7 +273,7 @@ async def test_a_topics_id_whose_sync_failed_is_written_again(house: House) -> N
     assert isinstance((await waiter.told_about(1))[0][1], StorageFailed)
     house.disk.heal()
     partition.lead(2)
-    partition.heal(partition.log.reopen(NOW_MS), NOW_MS)
+    partition.heal(partition.reopened_log(NOW_MS), NOW_MS)
     _produce(partition, waiter, "kept")
     assert (await waiter.told_about(2))[1] == ("kept", None)
     for seed in range(50):
@@ -278,10 +287,10 @@ async def test_a_log_is_not_cut_within_an_epoch(house: House) -> None:
     partition.lead(1)
     _produce(partition, waiter, "kept")
     await waiter.told_about(1)
-    ticket = partition.log.begin_sync()
-    partition.log.fail_sync(ticket)
+    ticket = partition.begin_sync()
+    partition._log.fail_sync(ticket)
     with pytest.raises(AssertionError, match="within an epoch"):
-        partition.heal(partition.log.reopen(NOW_MS), NOW_MS)
+        partition.heal(partition.reopened_log(NOW_MS), NOW_MS)
 
 
 @in_a_house
@@ -291,7 +300,7 @@ async def test_who_asked_only_for_a_write_is_not_lied_to_by_a_fenced_partition(
     partition, waiter = house.partition(), Waiter()
     partition.append(batch(b"a"), NOW_MS)
     partition.wait_written(waiter, "a")
-    partition.log.fail_sync()
+    partition._log.fail_sync()
     assert isinstance((await waiter.told_about(1))[0][1], StorageFailed)
 
 
@@ -305,8 +314,7 @@ async def test_deleting_a_topic_during_its_sync_harms_nobody(house: House) -> No
         _produce(other, waiter, str(other.index))
     await asyncio.to_thread(house.disk.is_syncing.wait)
     doomed.append(batch(b"still queued"), NOW_MS)
-    doomed.retire(UnknownTopicOrPartition("deleted"))
-    house.flusher.leave(doomed)
+    doomed.leave(UnknownTopicOrPartition("deleted"))
     house.data.doom_partition(doomed.name, TOPIC_ID)
     # Another topic of the same name begins before the old one's sync is over.
     reborn = house.partition(0)
@@ -315,8 +323,8 @@ async def test_deleting_a_topic_during_its_sync_harms_nobody(house: House) -> No
     told = dict(await waiter.told_about(2 + len(others)))
     assert isinstance(told.pop("doomed"), UnknownTopicOrPartition)
     assert set(told.values()) == {None}
-    assert doomed.log.fenced
-    assert reborn.log.size_bytes == len(house.disk.read_file(f"/data/t-0/{0:020d}.log"))
+    assert doomed.is_fenced
+    assert reborn.size_bytes == len(house.disk.read_file(f"/data/t-0/{0:020d}.log"))
     assert house.data.read_topic_id(reborn.name) == TOPIC_ID
 
 

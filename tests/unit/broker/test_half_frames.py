@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.metrics.counters import Metrics
+from ottla.broker.counters import Metrics
 from ottla.broker.network.connection import (
     FRAME_FIRST_BYTES,
     FRAME_SILENCE_FULL_S_MAX,
     Connection,
+    Connections,
     Limits,
-    Listener,
     Outbox,
 )
 from ottla.config import BrokerConfig
@@ -53,7 +53,7 @@ class House:
         self.received: list[bytearray] = []
         loop: Any = SimpleNamespace(time=lambda: self.now_s)
         router: Any = SimpleNamespace(one_batch_produces=self)
-        self.listener = Listener(loop, router, Limits(config), Metrics(), Outbox())
+        self.listener = Connections(loop, router, Limits(config), Metrics(), Outbox())
 
     def begin(self, connection: Connection, frame: bytearray, started_s: float) -> bool:
         """Takes the place of the short way for produce requests; answered at once."""

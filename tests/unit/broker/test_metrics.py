@@ -10,8 +10,8 @@ import pytest
 from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from ottla.broker.metrics import counters as metrics_module
-from ottla.broker.metrics.counters import LATENCY_BOUNDS_S, Histogram, LoopDelayProbe, Metrics
+from ottla.broker import counters as metrics_module
+from ottla.broker.counters import LATENCY_BOUNDS_S, Histogram, LoopDelayProbe, Metrics
 
 
 def scrape(metrics: Metrics) -> dict[str, Metric]:

@@ -14,8 +14,9 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from ottla.broker.metrics.counters import Metrics
-from ottla.broker.network.connection import Connection, Limits, Listener, Outbox
+from ottla.broker.clock import SystemClock
+from ottla.broker.counters import Metrics
+from ottla.broker.network.connection import Connection, Connections, Limits, Outbox
 from ottla.broker.network.router import ApiKey, Router
 from ottla.broker.network.waiting import Deadlines
 from ottla.broker.services import Services
@@ -23,6 +24,7 @@ from ottla.broker.storage.flusher import Flusher
 from ottla.broker.storage.opening import Opened, Opening
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
+from ottla.broker.threads import RealThreads
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log, LogConfig
@@ -88,9 +90,9 @@ class Wire(asyncio.Transport):
 
 
 class LaggingFlusher(Flusher):
-    """Behind when a test says so: megabytes would take long."""
+    """Overloaded when a test says so: megabytes would take long."""
 
-    is_far_behind = False
+    is_overloaded = False
 
 
 class OpeningHere(Opening):
@@ -114,7 +116,7 @@ class SomePartitions:
             for topic in (*TOPICS, NOT_READY)
         }
 
-    def of_topic(self, name: str) -> dict[int, Partition] | None:
+    def in_topic(self, name: str) -> dict[int, Partition] | None:
         return self.topics.get(name)
 
     def is_ready_for(self, topic: str) -> bool:
@@ -131,7 +133,7 @@ def a_partition(
     path = data.partition_path(name)
     log = Log.open(disk, path, LogConfig(segment_bytes=2000), now_ms=NOW_MS, clean=True)
     config = TopicConfig.resolve(BrokerConfig(), TOPICS.get(topic, {}))
-    home = Home(data, name, bytes(16), is_settled=False)
+    home = Home(data, name, bytes(16), is_durable=False)
     return Partition(name, bytes(16), log, 3, config, flusher, m.topic(topic), home)
 
 
@@ -145,11 +147,12 @@ class Node:
         self.disk = disk or MemoryDisk()
         self.metrics = Metrics()
         outbox = Outbox()
-        self.flusher = LaggingFlusher(loop, self.disk, "test", lambda _: None, outbox)
-        self.flusher.start()
+        self.flusher = LaggingFlusher(
+            loop, RealThreads(), SystemClock(), self.disk, "test", lambda _: None, outbox
+        )
         self.partitions = SomePartitions(self.flusher, self.disk, self.metrics)
         self.deadlines = Deadlines(loop)
-        self.opening = opening or OpeningHere(lambda: None)
+        self.opening = opening or OpeningHere(RealThreads(), lambda: None)
         config = BrokerConfig.parse({"auto.create.topics.enable": "false"})
         services = SimpleNamespace(
             clock=SimpleNamespace(wall_ms=lambda: NOW_MS),
@@ -174,7 +177,7 @@ class Node:
             router.one_batch_produces.begin = watched  # type: ignore[method-assign]
         else:
             router.one_batch_produces = None
-        self.listener = Listener(loop, router, Limits(config), self.metrics, outbox)
+        self.listener = Connections(loop, router, Limits(config), self.metrics, outbox)
         self.clients: list[tuple[Connection, Wire]] = []
         for _ in range(2):
             connection, wire = self.listener.connection("PLAINTEXT"), Wire()
@@ -208,7 +211,7 @@ class Node:
             ],
             "bytes": (self.metrics.bytes_received, self.listener.bytes_in_flight),
             "dropped": self.metrics.connections_dropped,
-            "ends": [(p.log.end_offset, p.high_watermark, p.log.fenced) for p in self.partitions],
+            "ends": [(p.end_offset, p.high_watermark, p.is_fenced) for p in self.partitions],
             "files": {path: self.disk.read_file(path) for path in self.disk.paths()},
         }
 
@@ -363,7 +366,7 @@ class Step(NamedTuple):
 
     frames: Sequence[Framed]
     client: int = 0
-    is_far_behind: bool = False
+    is_overloaded: bool = False
     fault: str = ""
 
 
@@ -406,7 +409,7 @@ async def live_through(story: Sequence[Step]) -> list[bool]:
             correlation_id = ids.stop
             pieces = b"".join(f.frame(i) for f, i in zip(step.frames, ids, strict=True))
             for node in nodes:
-                node.flusher.is_far_behind = step.is_far_behind
+                node.flusher.is_overloaded = step.is_overloaded
                 if step.fault:
                     node.disk.fail(step.fault, errno.EIO)
                 if len(pieces) < len(node.listener.read_buffer):
@@ -530,14 +533,14 @@ def test_a_disk_that_is_too_slow_is_answered_once_and_in_time() -> None:
     assert not is_cut
 
 
-def test_who_does_not_wait_for_the_disk_has_to_once_it_is_far_behind() -> None:
+def test_who_does_not_wait_for_the_disk_has_to_once_it_is_overloaded() -> None:
     async def story(node: Node, disk: StallingDisk) -> None:
-        node.flusher.is_far_behind = True
+        node.flusher.is_overloaded = True
         node.receive(0, waiting(timeout_ms=20_000, acks=1))
         for _ in range(4):
             await asyncio.sleep(0)
         assert not node.clients[0][1].sent
-        node.flusher.is_far_behind = False
+        node.flusher.is_overloaded = False
         node.receive(1, waiting(timeout_ms=20_000, acks=1))
         await node.clients[1][1].has_sent.wait()
 

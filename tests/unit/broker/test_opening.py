@@ -12,6 +12,7 @@ import pytest
 
 from ottla.broker.network.router import ApiKey
 from ottla.broker.storage.opening import Opening
+from ottla.broker.threads import RealThreads
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import ErrorCode
 from ottla.wire.codec import decode
@@ -41,7 +42,7 @@ class HeldOpening(Opening):
     """Its searches stop at their first pause until `go`; `has_begun` when one is there."""
 
     def __init__(self) -> None:
-        super().__init__(self._hold)
+        super().__init__(RealThreads(), self._hold)
         self.loop = asyncio.get_running_loop()
         self.has_begun = asyncio.Event()
         self.go = threading.Event()
@@ -100,7 +101,7 @@ async def replies(node: Node, client: int, count: int) -> list[PartitionProduceR
 
 
 def end_of(node: Node, topic: str = "keyed", index: int = 0) -> int:
-    return node.partitions.topics[topic][index].log.end_offset
+    return node.partitions.topics[topic][index].end_offset
 
 
 def test_others_are_answered_while_a_large_batch_is_looked_into() -> None:
@@ -334,7 +335,7 @@ def test_only_one_search_runs_at_a_time() -> None:
             yield
         running -= 1
 
-    opening = Opening()
+    opening = Opening(RealThreads())
     threads = [threading.Thread(target=opening.go_through, args=(steps(),)) for _ in range(4)]
     for thread in threads:
         thread.start()

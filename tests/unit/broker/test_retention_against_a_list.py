@@ -17,11 +17,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from ottla.broker.metrics.counters import TopicMetrics
+from ottla.broker.counters import TopicMetrics
 from ottla.broker.storage import retention
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
-from ottla.broker.storage.partitions import log_config
+from ottla.broker.storage.partition_opener import log_config
 from ottla.broker.storage.retention import RetentionChore, Shortener
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.log.checkpoints import RECOVERY_POINTS, START_OFFSETS, read_offsets, write_offsets
@@ -126,7 +126,7 @@ class RetentionAgainstAList(RuleBasedStateMachine):
             start_offset=starts,
             handles=Handles(self.disk, 4),
         )
-        home = Home(data, NAME, TOPIC_ID, is_settled=data.read_topic_id(NAME) is not None)
+        home = Home(data, NAME, TOPIC_ID, is_durable=data.read_topic_id(NAME) is not None)
         self.partition = Partition(
             NAME,
             TOPIC_ID,
@@ -172,7 +172,7 @@ class RetentionAgainstAList(RuleBasedStateMachine):
 
     @property
     def log(self) -> Log:
-        return self.partition.log
+        return self.partition._log
 
     @property
     def committed(self) -> int:
@@ -203,7 +203,7 @@ class RetentionAgainstAList(RuleBasedStateMachine):
         ticket = self.log.begin_sync()
         if ticket is not None:
             self.disk.sync_many(ticket.files, ticket.directories)
-            self.partition.settle(False)
+            self.partition.make_directory_durable(False)
             self.partition.finish_sync(ticket)
 
     @rule(count=st.integers(2, 6), age_ms=st.sampled_from([0, 5000]))
@@ -234,8 +234,8 @@ class RetentionAgainstAList(RuleBasedStateMachine):
 
     def configure(self, name: str, value: str) -> None:
         self.settings[name] = value
-        self.partition.configure(self.topic_config())
-        self.log.config = log_config(self.partition.config, BROKER)
+        config = self.topic_config()
+        self.partition.configure(config, log_config(config, BROKER))
 
     # ----------------------------------------------------------------------------------- deleting
 
@@ -477,7 +477,7 @@ def test_a_directory_that_is_stuck_holds_up_only_itself(
             DataDirectory(house.disk, "/elsewhere"),
             TopicPartition("n", 0),
             TOPIC_ID,
-            is_settled=False,
+            is_durable=False,
         ),
     )
     free.of = lambda partition: stuck if partition is neighbour else free

@@ -9,19 +9,28 @@ from typing import Any
 
 import pytest
 
+from ottla.broker.counters import TopicMetrics
+from ottla.broker.storage.partition import Partition
+from ottla.broker.storage.partition_files import Home
 from ottla.broker.storage.scrubbing import ScrubChore
-from ottla.config import BrokerConfig
+from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import StorageFailed
 from ottla.log.corruption import NOTE, Corruption
+from ottla.log.directory import DataDirectory
 from ottla.log.handles import Handles
 from ottla.log.inspection.scrub import BATCH_COST_BYTES
 from ottla.log.log import Log, LogConfig
 from ottla.testing.disks import MemoryDisk, MemoryFile
+from ottla.types import LeaderEpoch, TopicId, TopicPartition
 from unit.log.house import NOW_MS, append, make_batch, open_log, sync
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=500)
 SIZE = len(make_batch())
 FAST = 1 << 30
+
+
+TOPIC_ID = TopicId(bytes(range(16)))
+NO_FLUSHER: Any = None
 
 
 class House:
@@ -33,7 +42,7 @@ class House:
         self.now_ms = NOW_MS
         self.rate = rate
         self.before_thread: Callable[[], object] = lambda: None
-        self.partitions = [self._partition(f"/data/t-{at}") for at in range(count)]
+        self.partitions = [self._partition(at) for at in range(count)]
         self.scrub = ScrubChore(
             lambda: self.partitions,
             SimpleNamespace(of=lambda partition: self),  # type: ignore[arg-type]
@@ -48,20 +57,19 @@ class House:
             log_scrub_bytes_per_second=self.rate, log_scrub_interval_ms=10_000
         )
 
-    def _partition(self, directory: str) -> Any:
+    def _partition(self, index: int) -> Partition:
+        name, data = TopicPartition("t", index), DataDirectory(self.disk, "/data")
+        directory = data.partition_path(name)
+        home = Home(data, name, TOPIC_ID, is_durable=True)
+        config = TopicConfig.resolve(BrokerConfig(), {})
         log = open_log(self.disk, CONFIG, directory=directory, handles=self.handles)
         for _ in range(100):
             append(log)
         log.write()
         sync(log, self.disk)
-        partition = SimpleNamespace(name=directory, log=log, is_retired=False, failure=None)
-
-        def condemn(corruption: Corruption) -> None:
-            partition.log.condemn(corruption)
-            partition.failure = corruption
-
-        partition.condemn = condemn
-        return partition
+        return Partition(
+            name, TOPIC_ID, log, LeaderEpoch(1), config, NO_FLUSHER, TopicMetrics("t"), home
+        )
 
     async def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
         """As a store does."""
@@ -92,11 +100,12 @@ def test_healthy_logs_are_read_to_their_end() -> None:
 
 def test_damage_is_told_with_its_place_and_the_others_are_read_on() -> None:
     house = House()
-    log = house.partitions[1].log
+    log = house.partitions[1]._log
     path = house.damage(log, 2, 3 * SIZE + 70)
     house.round()
     first = log.segments[2].base_offset
-    found = house.partitions[1].failure
+    found = log.corruption
+    assert found is not None
     assert found[:4] == (path, 3 * SIZE, first + 3, first + 4)
     assert house.disk.exists(f"/data/t-1/{NOTE}")
     assert [p.failure is None for p in house.partitions] == [True, False, True]
@@ -119,7 +128,7 @@ def test_rate_is_kept_and_small_batches_count_for_more() -> None:
 def test_next_pass_begins_when_it_is_due() -> None:
     house = House()
     house.round()
-    house.damage(house.partitions[0].log, 0, 70)
+    house.damage(house.partitions[0]._log, 0, 70)
     house.now_ms += 9_999
     house.round()
     assert house.partitions[0].failure is None
@@ -130,7 +139,7 @@ def test_next_pass_begins_when_it_is_due() -> None:
 
 def test_nothing_is_read_when_it_is_switched_off() -> None:
     house = House(rate=0)
-    house.damage(house.partitions[0].log, 0, 70)
+    house.damage(house.partitions[0]._log, 0, 70)
     house.round()
     assert house.scrub.bytes_read == 0
     assert house.partitions[0].failure is None
@@ -140,7 +149,7 @@ def test_nothing_is_read_when_it_is_switched_off() -> None:
 def test_segment_that_changed_meanwhile_is_no_damage(what: str) -> None:
     house = House(count=1)
     partition = house.partitions[0]
-    log = partition.log
+    log = partition._log
     house.damage(log, 0, SIZE + 70)
     calls = iter(range(100))
 
@@ -151,7 +160,7 @@ def test_segment_that_changed_meanwhile_is_no_damage(what: str) -> None:
             elif what == "truncated":
                 log.truncate(0, NOW_MS)
             else:
-                partition.log = open_log(house.disk, CONFIG, directory="/data/t-0")
+                partition._log = open_log(house.disk, CONFIG, directory="/data/t-0")
 
     house.before_thread = meanwhile
     house.round()
@@ -161,7 +170,7 @@ def test_segment_that_changed_meanwhile_is_no_damage(what: str) -> None:
 
 def test_what_is_not_synced_yet_is_left_alone() -> None:
     house = House(count=1)
-    log = house.partitions[0].log
+    log = house.partitions[0]._log
     append(log)
     log.write()
     house.damage(log, len(log.segments) - 1, log.synced.bytes_in_segment + 70)
@@ -172,19 +181,20 @@ def test_what_is_not_synced_yet_is_left_alone() -> None:
 
 def test_suspicion_of_a_reader_is_followed_at_once_and_without_a_pass() -> None:
     house = House(count=2, rate=0)
-    log = house.partitions[1].log
+    log = house.partitions[1]._log
     path = house.damage(log, 1, SIZE + 8)
     offset = log.segments[1].base_offset + 1
     with pytest.raises(StorageFailed):
         log.read(offset + 2, 5000, log.written, cached_only=False)
     house.round()
-    assert house.partitions[1].failure[:3] == (path, SIZE, offset)
+    assert log.corruption is not None
+    assert log.corruption[:3] == (path, SIZE, offset)
     assert house.partitions[0].failure is None
 
 
 def test_suspicion_without_a_reason_is_forgotten() -> None:
     house = House(count=1, rate=0)
-    log = house.partitions[0].log
+    log = house.partitions[0]._log
     log.suspicion = Corruption(log.segments[0].handle.path, 0, 0, 1, "a reader saw a ghost")
     house.round()
     assert house.partitions[0].failure is None

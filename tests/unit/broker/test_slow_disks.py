@@ -11,12 +11,14 @@ from typing import Any
 
 import pytest
 
-from ottla.broker.metrics.counters import TopicMetrics
+from ottla.broker.clock import SystemClock
+from ottla.broker.counters import TopicMetrics
 from ottla.broker.network.connection import Outbox
 from ottla.broker.storage import flusher as flushers
 from ottla.broker.storage.flusher import Flusher
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
+from ottla.broker.threads import RealThreads
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import StorageFailed, UnknownTopicOrPartition
 from ottla.log.corruption import Corruption
@@ -79,7 +81,7 @@ class Waiter:
         self.told: dict[str, Exception | None] = {}
         self._changed = asyncio.Event()
 
-    def committed(self, item: Any) -> None:
+    def succeeded(self, item: Any) -> None:
         assert item not in self.told, "told twice"
         self.told[item] = None
         self._changed.set()
@@ -106,6 +108,8 @@ class House:
         self.waiter = Waiter()
         self.flusher = Flusher(
             asyncio.get_running_loop(),
+            RealThreads(),
+            SystemClock(),
             self.disk,
             "test",
             lambda _: None,
@@ -113,13 +117,12 @@ class House:
             self.broken.append,
             stalled_bytes_max=MIB,
         )
-        self.flusher.start()
 
     def partition(self, index: int = 0) -> Partition:
         name = TopicPartition("t", index)
         path = self.data.partition_path(name)
         log = Log.open(self.disk, path, LogConfig(), now_ms=NOW_MS, clean=True)
-        home = Home(self.data, name, TOPIC_ID, is_settled=False)
+        home = Home(self.data, name, TOPIC_ID, is_durable=False)
         config = TopicConfig.resolve(BrokerConfig(), {})
         return Partition(name, TOPIC_ID, log, 1, config, self.flusher, TopicMetrics("t"), home)
 
@@ -178,7 +181,7 @@ async def test_only_adding_to_files_is_done_on_the_loop(house: House) -> None:
     assert await house.waiter.of("second") is None
     assert set(house.disk.writers) == {threading.main_thread().name}
     house.disk.writers.clear()
-    partition.log.roll(NOW_MS)
+    partition._log.roll(NOW_MS)
     house.produce(partition, "third")
     assert await house.waiter.of("third") is None
     assert set(house.disk.writers) == {"write-test"}
@@ -286,9 +289,8 @@ async def test_a_partition_that_is_deleted_while_it_is_written_leaves_when_that_
     house.disk.hold("open")
     house.produce(partition, "first")
     await asyncio.to_thread(house.disk.wait_until_held)
-    partition.retire(UnknownTopicOrPartition("deleted"))
-    house.flusher.leave(partition)
-    partition.log.abandon()
+    partition.leave(UnknownTopicOrPartition("deleted"))
+    partition.abandon()
     partition.when_not_busy(lambda: left.append("now"))
     assert isinstance(await house.waiter.of("first"), UnknownTopicOrPartition)
     assert left == []
@@ -313,7 +315,7 @@ async def test_whether_there_is_room_again_is_tried_in_a_thread(house: House) ->
     await house.flusher.drain()
     assert partition.failure is None
     assert house.disk.writers == ["write-test"]
-    assert partition.log.size_bytes == len(house.disk.read_file(f"/data/t-0/{0:020d}.log"))
+    assert partition.size_bytes == len(house.disk.read_file(f"/data/t-0/{0:020d}.log"))
 
 
 def test_stopping_does_not_wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -433,7 +435,7 @@ async def test_hints_for_recovery_are_written_in_a_thread_and_synced(house: Hous
     partition = await house.warm()
     house.disk.openers.clear()
     for wanted in (1, 2):
-        hints = partition.log.take_hints()
+        hints = partition.take_hints()
         assert hints is not None
         assert house.flusher.save(partition, hints)
         assert not house.flusher.save(partition, hints), "one after the other"
@@ -441,7 +443,7 @@ async def test_hints_for_recovery_are_written_in_a_thread_and_synced(house: Hous
         assert house.disk.exists(f"/data/t-0/{wanted:020d}.snapshot")
         assert house.disk.writers
         assert {*house.disk.writers, *house.disk.openers} == {"write-test"}
-        assert partition.log.take_hints() is None, "once is enough"
+        assert partition.take_hints() is None, "once is enough"
         for seed in range(10):
             crashed = house.disk.memory.after_crash(Random(seed))
             for name in crashed.list("/data/t-0"):
@@ -461,7 +463,7 @@ async def test_while_hints_wait_for_the_disk_others_are_written_and_batches_kept
     one, two = await house.warm(0), await house.warm(1)
     house.produce(one, "before", **_sequenced(0))
     assert await house.waiter.of("before") is None
-    hints = one.log.take_hints()
+    hints = one.take_hints()
     assert hints is not None
     house.disk.hold("open")
     assert house.flusher.save(one, hints)
@@ -483,7 +485,7 @@ async def test_who_repeats_while_hints_are_written_is_answered(house: House) -> 
     partition = await house.warm()
     house.produce(partition, "first", **_sequenced(0))
     assert await house.waiter.of("first") is None
-    hints = partition.log.take_hints()
+    hints = partition.take_hints()
     assert hints is not None
     house.disk.hold("open")
     assert house.flusher.save(partition, hints)
@@ -497,7 +499,7 @@ async def test_who_repeats_while_hints_are_written_is_answered(house: House) -> 
 @in_a_house
 async def test_hints_that_the_disk_refuses_harm_nobody(house: House) -> None:
     partition = await house.warm()
-    hints = partition.log.take_hints()
+    hints = partition.take_hints()
     assert hints is not None
     house.disk.fail("open", errno.ENOSPC)
     assert house.flusher.save(partition, hints)
@@ -505,7 +507,7 @@ async def test_hints_that_the_disk_refuses_harm_nobody(house: House) -> None:
     assert partition.failure is None
     assert not house.disk.exists(f"/data/t-0/{1:020d}.snapshot")
     house.disk.heal()
-    again = partition.log.take_hints()
+    again = partition.take_hints()
     assert again is not None
     assert house.flusher.save(partition, again)
     await house.flusher.drain()
@@ -515,7 +517,7 @@ async def test_hints_that_the_disk_refuses_harm_nobody(house: House) -> None:
 @in_a_house
 async def test_hints_are_outdated_once_the_segment_is_finished(house: House) -> None:
     partition = await house.warm()
-    hints = partition.log.take_hints()
+    hints = partition.take_hints()
     assert hints is not None
     partition.roll(NOW_MS)
     await house.flusher.drain()
@@ -530,13 +532,12 @@ async def test_a_partition_that_is_deleted_while_its_hints_are_written_leaves_af
     house: House,
 ) -> None:
     partition = await house.warm()
-    hints = partition.log.take_hints()
+    hints = partition.take_hints()
     assert hints is not None
     house.disk.hold("open")
     assert house.flusher.save(partition, hints)
     await asyncio.to_thread(house.disk.wait_until_held)
-    partition.retire(UnknownTopicOrPartition("deleted"))
-    house.flusher.leave(partition)
+    partition.leave(UnknownTopicOrPartition("deleted"))
     left = asyncio.Event()
     partition.when_not_busy(left.set)
     assert not left.is_set()
@@ -567,7 +568,7 @@ async def test_what_a_refused_write_has_left_is_removed_in_the_thread_that_wrote
     house: House,
 ) -> None:
     partition = await house.warm()
-    size = partition.log.size_bytes
+    size = partition.size_bytes
     house.disk.cutters.clear()
     house.produce(partition, "before the roll")
     partition.roll(NOW_MS)
@@ -577,4 +578,4 @@ async def test_what_a_refused_write_has_left_is_removed_in_the_thread_that_wrote
     assert isinstance(await house.waiter.of("before the roll"), StorageFailed)
     assert set(house.disk.cutters) == {"write-test"}
     assert len(house.disk.read_file(f"/data/t-0/{0:020d}.log")) == size
-    assert not partition.log.fenced
+    assert not partition.is_fenced

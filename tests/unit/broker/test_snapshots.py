@@ -119,9 +119,9 @@ def test_the_log_is_cut_behind_the_older_of_two_snapshots():
         await a_busy_life(node)
         assert len(node.checkpoints()) == 2
         older, newer = (SnapshotId.of_name(name) for name in node.checkpoints())
-        assert node.partition.log.start_offset == older.end_offset
+        assert node.partition.start_offset == older.end_offset
         assert read_offsets(node.disk, STARTS) == {NAME: older.end_offset}
-        assert node.partition.log.end_offset > newer.end_offset
+        assert node.partition.end_offset > newer.end_offset
         logs = [name for name in node.files() if name.endswith(".log")]
         assert logs == [f"{id.end_offset:020d}.log" for id in (older, newer)]
         await node.shortener.close()
@@ -156,7 +156,7 @@ def test_a_failed_append_rebuilds_the_controller_from_the_snapshot():
         await node.start()
         await a_busy_life(node)
         before = node.acknowledged
-        assert node.partition.log.start_offset > 0
+        assert node.partition.start_offset > 0
         node.disk.fail("write")
         with pytest.raises(Exception, match="refused"):
             await node.create("lost")
@@ -350,7 +350,7 @@ def test_a_damaged_log_is_refused_and_left_alone(kind):
             disk.write_file(path, disk.read_file(path)[:50])
         before = disk.read_file(path)
         again = Node(disk, EAGER, clean=False)
-        again.recovery_point = node.partition.log.end_offset
+        again.recovery_point = node.partition.end_offset
         with pytest.raises(CannotStart, match="The metadata log is damaged") as refused:
             await again.start(epoch=2)
         assert DIRECTORY in str(refused.value)
@@ -375,7 +375,7 @@ def test_what_cannot_be_read_is_passed_over_and_kept(data, caplog):
         await node.start()
         await node.register()
         await node.create("a")
-        offset = node.partition.log.end_offset
+        offset = node.partition.end_offset
         view = memoryview(bytearray(data))
         node.partition.append_trusted(view, read_header(view), NOW_MS)
         await node.create("b")
@@ -391,7 +391,7 @@ def test_what_cannot_be_read_is_passed_over_and_kept(data, caplog):
             await again.snapshots.run()
             await again.snapshots.finish()
             assert not again.checkpoints()
-            assert again.partition.log.start_offset == 0
+            assert again.partition.start_offset == 0
             again.stop()
 
     live(story)
@@ -438,7 +438,7 @@ def test_a_log_that_ends_before_its_snapshot_goes_on_behind_it(caplog):
         await a_busy_life(node)
         await node.snapshots.run()
         node.stop()
-        end_offset = node.partition.log.end_offset
+        end_offset = node.partition.end_offset
         for name in node.files():
             if not name.endswith(".checkpoint"):
                 disk.remove(f"{DIRECTORY}/{name}")
@@ -446,7 +446,7 @@ def test_a_log_that_ends_before_its_snapshot_goes_on_behind_it(caplog):
         again = Node(disk, EAGER, clean=False)
         await again.start(epoch=2)
         assert again.cache.image == node.acknowledged
-        assert again.partition.log.end_offset == end_offset
+        assert again.partition.end_offset == end_offset
         await again.create("e")
         again.stop()
         last = Node(disk, EAGER, clean=True)

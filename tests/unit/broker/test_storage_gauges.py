@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
-from ottla.broker.metrics.counters import Metrics
+from ottla.broker.counters import Metrics
 from ottla.broker.metrics.storage_gauges import Storage, register_storage_gauges
 from ottla.types import TopicPartition
 from records_kit import NOW_MS, batch
@@ -46,7 +46,7 @@ def page_of(*stores: Any, **parts: Any) -> Any:
         "was_clean": True,
         **parts,
     }
-    given["metadata"].log.size_bytes = 0
+    given["metadata"].size_bytes = 0
     register_storage_gauges(metrics, Storage(**given))
     return scrape(metrics)
 

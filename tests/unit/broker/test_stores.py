@@ -12,6 +12,7 @@ import pytest
 from ottla.broker.storage.finding import stranger_of
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.stores import Placement, Store, is_broken
+from ottla.broker.threads import RealThreads
 from ottla.errors import CannotStart
 from ottla.log.directory import DataDirectory
 from ottla.log.reserve import Reserve
@@ -31,7 +32,11 @@ class _Entropy:
 
 def _store(disk: MemoryDisk, number: int) -> Store:
     path = f"/{number}"
-    return Store(DataDirectory(disk, path), Reserve(disk, path, _Entropy()))
+    return Store(
+        DataDirectory(disk, path),
+        Reserve(disk, path, _Entropy()),
+        RealThreads().executor("io", 1),
+    )
 
 
 def _stores(*usable_bytes: int) -> list[Store]:
@@ -43,7 +48,7 @@ def _stores(*usable_bytes: int) -> list[Store]:
 
 
 def _holding(store: Store, size_bytes: int) -> Partition:
-    found: Any = SimpleNamespace(data=store.data, log=SimpleNamespace(size_bytes=size_bytes))
+    found: Any = SimpleNamespace(data=store.data, size_bytes=size_bytes)
     return cast(Partition, found)
 
 

@@ -13,8 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ottla.broker.clock import SystemClock
+from ottla.broker.counters import TopicMetrics
 from ottla.broker.handlers import fetch
-from ottla.broker.metrics.counters import TopicMetrics
 from ottla.broker.network.connection import Outbox
 from ottla.broker.network.waiting import (
     DEADLINE_STEP_S,
@@ -25,12 +26,14 @@ from ottla.broker.network.waiting import (
     ParkedFetch,
     Parking,
     SharedReads,
-    settle_ends,
+    wait_for_ends,
 )
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.broker.storage.flusher import Flusher
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
+from ottla.broker.threads import RealThreads
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import ErrorCode, UnknownTopicOrPartition
 from ottla.log.directory import DataDirectory
@@ -229,8 +232,7 @@ async def woken(asks: Sequence[Ask], fault: Exception | None = None) -> tuple[in
     disk = MemoryDisk()
     data = DataDirectory(disk, "/data")
     disk.make_directory("/data")
-    flusher = Flusher(loop, disk, "test", lambda _: None, Outbox())
-    flusher.start()
+    flusher = Flusher(loop, RealThreads(), SystemClock(), disk, "test", lambda _: None, Outbox())
     partitions = {index: a_partition(index, disk, data, flusher) for index in (0, 1)}
     services = services_of(loop, partitions)
     deadlines = services.parking.deadlines
@@ -252,7 +254,7 @@ async def woken(asks: Sequence[Ask], fault: Exception | None = None) -> tuple[in
         assert isinstance(outcome, Deferred)
         outcome.when_resolved(partial(told.__setitem__, number))
     if fault is not None:
-        services.partitions = SimpleNamespace(of_topic=partial(_raise, fault))
+        services.partitions = SimpleNamespace(in_topic=partial(_raise, fault))
     for index, partition in partitions.items():
         partition.append(batch(b"%d" % index * 10_000), NOW_MS)
     reads_before = disk.reads
@@ -273,7 +275,7 @@ def services_of(
         loop=loop,
         fetch_sessions=None,
         parking=Parking(loop, Deadlines(loop)),
-        partitions=SimpleNamespace(of_topic=lambda _: partitions),
+        partitions=SimpleNamespace(in_topic=lambda _: partitions),
     )
 
 
@@ -286,7 +288,7 @@ def a_partition(index: int, disk: MemoryDisk, data: DataDirectory, flusher: Flus
     name = TopicPartition("t", index)
     log = Log.open(disk, data.partition_path(name), LogConfig(), now_ms=NOW_MS, clean=True)
     config = TopicConfig.resolve(BrokerConfig(), {"write.caching": "true"})
-    home = Home(data, name, bytes(16), is_settled=False)
+    home = Home(data, name, bytes(16), is_durable=False)
     return Partition(name, bytes(16), log, 1, config, flusher, TopicMetrics("t"), home)
 
 
@@ -330,16 +332,18 @@ class Committing:
         self.disk = MemoryDisk()
         self.disk.make_directory("/data")
         data = DataDirectory(self.disk, "/data")
-        flusher = Flusher(self.loop, self.disk, "test", lambda _: None, Outbox())
+        flusher = Flusher(
+            self.loop, RealThreads(), SystemClock(), self.disk, "test", lambda _: None, Outbox()
+        )
         self.partition = a_partition(0, self.disk, data, flusher)
         self.services = services_of(self.loop, {0: self.partition})
         self.deadlines: Deadlines = self.services.parking.deadlines
-        self.places = [self.partition.log.written]
+        self.places = [self.partition._log.written]
         self.told: list[Any] = []
 
     def append(self, byte_count: int) -> int:
         """Writes a batch that is not committed; returns its size."""
-        log, data = self.partition.log, batch(b"x" * byte_count)
+        log, data = self.partition._log, batch(b"x" * byte_count)
         log.append(memoryview(data), read_header(data), 1, NOW_MS)
         log.write()
         self.places.append(log.written)
@@ -431,7 +435,7 @@ def test_a_client_that_goes_while_its_bytes_are_counted_is_not_read_for() -> Non
         outcome.abandon()
         await asyncio.sleep(0)
         assert (stage.disk.reads, len(stage.deadlines)) == (0, 0)
-        assert not stage.partition.fetch_waiters
+        assert not stage.partition.waiters.has_fetches
 
     asyncio.run(story())
 
@@ -440,7 +444,7 @@ def test_a_segment_that_ends_with_the_batch_wakes_whoever_waits_for_it() -> None
     async def story() -> None:
         stage = Committing()
         stage.fetch(0, 1)
-        log, data = stage.partition.log, batch(b"last")
+        log, data = stage.partition._log, batch(b"last")
         log.append(memoryview(data), read_header(data), 1, NOW_MS)
         log.roll(NOW_MS)
         log.write()
@@ -472,7 +476,7 @@ async def test_a_look_up_waits_for_the_end_that_it_found_and_for_no_later_one() 
     assert not look_up.done.done()
     await stage.commit(1)
     assert look_up.done.done()
-    assert stage.partition.is_settling
+    assert stage.partition.has_uncommitted
     assert len(stage.deadlines) == 0
 
 
@@ -496,7 +500,7 @@ async def test_who_gave_up_is_not_remembered_however_often_they_ask() -> None:
         look_up = EndLookUp(stage.deadlines, [stage.partition])
         look_up.expire()
         assert look_up.done.done()
-    assert len(stage.partition._commit_waiters) == 1
+    assert len(stage.partition.waiters._commits) == 1
     assert not stage.partition.end_waiters().look_ups
     stage.deadlines.close()
 
@@ -505,7 +509,7 @@ async def test_who_gave_up_is_not_remembered_however_often_they_ask() -> None:
     "end",
     [
         lambda partition: partition.fail_sync(
-            partition.log.begin_sync(), OSError(errno.ENOSPC, "full")
+            partition.begin_sync(), OSError(errno.ENOSPC, "full")
         ),
         lambda partition: partition.go_offline(OSError(errno.EIO, "broken")),
         lambda partition: partition.retire(UnknownTopicOrPartition("deleted")),
@@ -519,8 +523,8 @@ def test_a_look_up_ends_when_nothing_more_will_come(end: Callable[[Partition], N
         look_up = EndLookUp(stage.deadlines, [stage.partition])
         end(stage.partition)
         assert look_up.done.done()
-        assert stage.partition.high_watermark.offset < stage.partition.log.end_offset
-        assert not stage.partition.is_settling, "nobody waits after it either"
+        assert stage.partition.high_watermark.offset < stage.partition.end_offset
+        assert not stage.partition.has_uncommitted, "nobody waits after it either"
 
     asyncio.run(story())
 
@@ -528,7 +532,7 @@ def test_a_look_up_ends_when_nothing_more_will_come(end: Callable[[Partition], N
 @in_a_loop
 async def test_a_look_up_ends_when_the_write_is_refused() -> None:
     stage = Committing()
-    log, data = stage.partition.log, batch(b"queued")
+    log, data = stage.partition._log, batch(b"queued")
     log.append(memoryview(data), read_header(data), 1, NOW_MS)
     look_up = EndLookUp(stage.deadlines, [stage.partition])
     log.take_back()
@@ -540,7 +544,7 @@ async def test_a_look_up_ends_when_the_write_is_refused() -> None:
 async def test_what_has_settled_meanwhile_is_not_waited_for() -> None:
     stage = Committing()
     stage.append(10)
-    waiting = settle_ends(stage.deadlines, [stage.partition])
+    waiting = wait_for_ends(stage.deadlines, [stage.partition])
     await stage.commit(1)
     with pytest.raises(StopIteration):
         waiting.send(None)

@@ -9,7 +9,7 @@ import pytest
 
 from ottla.broker.handlers import describe_cluster, describe_configs, describe_topic_partitions
 from ottla.broker.handlers import metadata as metadata_handler
-from ottla.broker.services import RequestContext
+from ottla.broker.request import RequestContext
 from ottla.errors import ErrorCode, InvalidRequest
 from ottla.wire.codec import EncodedMessage, decode, encode
 from ottla.wire.messages.describe_cluster import DescribeClusterRequest

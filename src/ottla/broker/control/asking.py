@@ -18,11 +18,11 @@ from ottla.types import Now
 from ottla.wire.schema import Message
 
 if TYPE_CHECKING:
-    from ottla.broker.services import Services
+    from ottla.broker.control.needs import ControlServices
 
 
 async def ask_controller(
-    services: Services, decide: Callable[[Controller, Now, Ticket], Decision[Message]]
+    services: ControlServices, decide: Callable[[Controller, Now, Ticket], Decision[Message]]
 ) -> Any:
     """The decider's reply. What the runtime calls a coordinator is a controller to the client."""
     try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 from ottla.broker.control.metadata import Change, PartitionsAdded, TopicCreated, TopicDeleted
 from ottla.broker.control.runtime import Runtime
 from ottla.broker.control.topic_creation import ensure_topic
-from ottla.broker.network.waiting import Deferred
+from ottla.broker.deferred import Deferred
 from ottla.coordinators.groups import GroupMachine
 from ottla.coordinators.offsets import Position
 from ottla.coordinators.settings import Caller, GroupSettings
@@ -24,7 +24,8 @@ from ottla.errors import (
 from ottla.types import OFFSETS_TOPIC
 
 if TYPE_CHECKING:
-    from ottla.broker.services import RequestContext, Services
+    from ottla.broker.control.needs import ControlServices
+    from ottla.broker.request import RequestContext
     from ottla.config import BrokerConfig
 
 T = TypeVar("T")
@@ -96,17 +97,17 @@ class GroupService:
     """Built empty; `attach` gives it the broker's services, `start` lets it follow metadata."""
 
     def __init__(self) -> None:
-        self._services: Services | None = None
+        self._services: ControlServices | None = None
         self._shards: dict[int, Shard] = {}
         self._loads: dict[int, asyncio.Task[None]] = {}
 
     @property
-    def services(self) -> Services:
+    def services(self) -> ControlServices:
         if self._services is None:
             raise CoordinatorNotAvailable("the broker is starting")
         return self._services
 
-    def attach(self, services: Services) -> None:
+    def attach(self, services: ControlServices) -> None:
         self._services = services
 
     def start(self) -> None:
@@ -203,6 +204,7 @@ class GroupService:
             shard = Runtime(
                 services.loop,
                 services.clock,
+                services.io,
                 partition,
                 machine,
                 wait_ms_max=services.config.offsets_commit_timeout_ms,

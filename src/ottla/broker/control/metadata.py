@@ -87,7 +87,7 @@ Change = (
     | BrokerConfigChanged
     | BrokersChanged
 )
-Listener = Callable[[Sequence[Change]], None]
+OnChange = Callable[[Sequence[Change]], None]
 
 
 class MetadataCache:
@@ -101,7 +101,7 @@ class MetadataCache:
         self._plain_topic_config: TopicConfig | None = None
         self._by_topic: dict[str, dict[Hashable, Any]] = {}
         self._kept_for_image: dict[Hashable, Any] = {}
-        self._listeners: list[Listener] = []
+        self._listeners: list[OnChange] = []
         # Topics whose deletion a start has read in the log; nobody asks for later ones.
         self.deleted_ids: set[bytes] = set()
 
@@ -177,7 +177,7 @@ class MetadataCache:
 
     # What the runtime and the composition root do.
 
-    def on_change(self, listener: Listener) -> None:
+    def on_change(self, listener: OnChange) -> None:
         self._listeners.append(listener)
 
     def apply(self, record: Message) -> None:

@@ -27,7 +27,7 @@ from ottla.errors import (
     StorageFailed,
 )
 from ottla.machine import Decision, StateMachine, Ticket
-from ottla.ports import Clock
+from ottla.ports import Clock, Executor
 from ottla.types import Now
 from ottla.wire.codec import MalformedMessage
 from ottla.wire.records import (
@@ -76,6 +76,7 @@ class Runtime(Generic[S]):
         self,
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
+        io: Executor,
         partition: Partition,
         machine: S,
         on_committed: Callable[[list[Any]], None] | None = None,
@@ -86,6 +87,7 @@ class Runtime(Generic[S]):
         self.partition = partition
         self._loop = loop
         self._clock = clock
+        self._io = io
         self._on_committed = on_committed
         self._held: deque[Held] = deque()
         self._wait_ms_max = wait_ms_max
@@ -135,7 +137,7 @@ class Runtime(Generic[S]):
                 self._held.append(Held(0, decision.replies, [], 0))
                 self.failed(None, error)
                 return
-        end = self.partition.log.end_offset
+        end = self.partition.end_offset
         if end <= self.partition.high_watermark.offset and not self._held:
             self._release(end, decision.replies, records)
             return
@@ -182,12 +184,12 @@ class Runtime(Generic[S]):
     async def all_committed(self) -> None:
         """Returns when everything that is appended now is committed."""
         waiter = _Commit(self._loop.create_future())
-        self.partition.wait_committed(self.partition.log.end_offset, waiter, None)
+        self.partition.wait_committed(self.partition.end_offset, waiter, None)
         await waiter.future
 
-    # ------------------------------------------------- told by the partition, as a CommitWaiter
+    # -------------------------------------------------- told by the partition, as a WriteWaiter
 
-    def committed(self, item: Any) -> None:
+    def succeeded(self, item: Any) -> None:
         committed = self.partition.high_watermark.offset
         while self._held and self._held[0][0] <= committed:
             held = self._held.popleft()
@@ -199,9 +201,9 @@ class Runtime(Generic[S]):
         first = next((held for held in self._held if held.replies), None)
         if first is not None:
             delay_ms = max(0, first.until_ms - self._clock.now().steady_ms)
-            self._overdue = self._loop.call_later(delay_ms / 1000, self._refuse_overdue)
+            self._overdue = self._loop.call_later(delay_ms / 1000, self._fail_overdue)
 
-    def _refuse_overdue(self) -> None:
+    def _fail_overdue(self) -> None:
         """The disk takes too long for those who wait; their records may get there all the same."""
         self._overdue = None
         now_ms = self._clock.now().steady_ms
@@ -209,7 +211,7 @@ class Runtime(Generic[S]):
         for index, held in enumerate(self._held):
             if held.until_ms > now_ms:
                 break
-            _refuse((ticket for ticket, _ in held.replies), late)
+            _fail((ticket for ticket, _ in held.replies), late)
             self._held[index] = held._replace(replies=[])
         self._watch_the_wait()
 
@@ -232,7 +234,7 @@ class Runtime(Generic[S]):
         for held in self._held:
             waiting.extend(ticket for ticket, _ in held.replies)
         self._held.clear()
-        _refuse(waiting, error)
+        _fail(waiting, error)
 
     def _unavailable(self) -> OttlaError:
         if self._is_closed:
@@ -265,7 +267,7 @@ class Runtime(Generic[S]):
         offset = await self._load_snapshot()
         self.replayed_bytes = 0
         while offset < self.partition.high_watermark.offset:
-            end_offset, records = await asyncio.to_thread(self._read_chunk, offset)
+            end_offset, records = await self._io.run(self._read_chunk, offset)
             if end_offset == offset:
                 break  # Compaction, or Kafka's, may have left a hole up to the end.
             self._apply(records)
@@ -277,17 +279,17 @@ class Runtime(Generic[S]):
                 "%s: %d records could not be read", self.partition.name, self.unreadable_records
             )
         if self.partition.is_cold:
-            await self.partition.warm_up()
+            await self.partition.warm_up(self._io.run)
         self.machine.loaded(self._clock.now())
         self._is_loaded = True
         self._arm_timer()
 
     async def _load_snapshot(self) -> int:
         """Takes in what the log no longer tells; returns the offset from which on it does."""
-        start_offset = self.partition.log.start_offset
+        start_offset = self.partition.start_offset
         if self._newest_snapshot is None:
             return start_offset
-        snapshot = await asyncio.to_thread(self._newest_snapshot)
+        snapshot = await self._io.run(self._newest_snapshot)
         covered_offset = 0 if snapshot is None else snapshot.end_offset
         if covered_offset < start_offset:
             raise StorageFailed(
@@ -298,7 +300,7 @@ class Runtime(Generic[S]):
             return start_offset
         is_news = self._published_offset < covered_offset
         for batch in snapshot.batches:
-            _, records = await asyncio.to_thread(self._decode, batch, 0)
+            _, records = await self._io.run(self._decode, batch, 0)
             self._apply(records)
             if is_news:
                 self._publish(self._published_offset, [record for record, _, _ in records])
@@ -384,7 +386,7 @@ class Runtime(Generic[S]):
         self._fail_everybody(CoordinatorNotAvailable(f"{self.partition.name} is closed here"))
 
 
-def _refuse(tickets: Iterable[Ticket], error: OttlaError) -> None:
+def _fail(tickets: Iterable[Ticket], error: OttlaError) -> None:
     for ticket in tickets:
         if isinstance(ticket, asyncio.Future) and not ticket.done():
             ticket.set_exception(error)
@@ -396,7 +398,7 @@ class _Commit:
     def __init__(self, future: asyncio.Future[None]) -> None:
         self.future = future
 
-    def committed(self, item: Any) -> None:
+    def succeeded(self, item: Any) -> None:
         if not self.future.done():
             self.future.set_result(None)
 

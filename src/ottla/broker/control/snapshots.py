@@ -15,7 +15,7 @@ from typing import Final, NamedTuple, TypeAlias, TypeVar
 from ottla.broker.control.metadata import MetadataCache
 from ottla.broker.control.runtime import Runtime
 from ottla.broker.storage.partition import Partition
-from ottla.broker.storage.threads import wait_out
+from ottla.broker.threads import wait_out
 from ottla.cluster.controller import Controller
 from ottla.cluster.image import InconsistentMetadata
 from ottla.cluster.snapshot import ImageCopy, copy_of
@@ -29,7 +29,7 @@ from ottla.cluster.snapshot_file import (
 from ottla.config import BrokerConfig
 from ottla.errors import CannotStart, CorruptBatch, OttlaError
 from ottla.log.log import Log
-from ottla.ports import Clock, Disk
+from ottla.ports import Clock, Disk, Executor
 from ottla.types import LeaderEpoch, Offset
 
 logger = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ def to_keep(
     return kept[-1:] if is_too_much or is_too_old else kept
 
 
-def open_behind(
+def open_after(
     snapshot: Snapshot | None, start_offset: int, directory: str, open_log: Callable[[int], Log]
 ) -> Log:
     """Blocking: the metadata log, whose records go on where the snapshot ends or before.
@@ -146,8 +146,11 @@ class MetadataSnapshots:
 
     name: Final = "metadata-snapshots"
 
-    def __init__(self, clock: Clock, disk: Disk, directory: str, config: BrokerConfig) -> None:
+    def __init__(
+        self, clock: Clock, io: Executor, disk: Disk, directory: str, config: BrokerConfig
+    ) -> None:
         self._clock = clock
+        self._io = io
         self._files = SnapshotFiles(disk, directory)
         self._config = config
         self._found: Snapshot | None = None
@@ -180,7 +183,7 @@ class MetadataSnapshots:
         try:
             await controller.load()
         except (CorruptBatch, InconsistentMetadata) as error:
-            raise _damaged(controller.partition.log.directory, error) from error
+            raise _damaged(controller.partition.directory, error) from error
         self._controller = controller
         self._metadata = metadata
         self._counted_from = self._bytes_in - controller.replayed_bytes
@@ -207,7 +210,7 @@ class MetadataSnapshots:
 
     async def finish(self) -> None:
         """Before a stop: one more round, if the last one went well."""
-        if self._has_failed or self._controller.partition.log.fenced:
+        if self._has_failed or self._controller.partition.is_fenced:
             return
         try:
             async with asyncio.timeout(FINISH_S_MAX):
@@ -250,7 +253,7 @@ class MetadataSnapshots:
         end_offset, copy = await self._copied_image()
         if not end_offset:
             return
-        epoch = LeaderEpoch(max(0, partition.log.epoch_at(end_offset - 1)))
+        epoch = LeaderEpoch(max(0, partition.epoch_at(end_offset - 1)))
         id = SnapshotId(Offset(end_offset), epoch)
         batches = encode_snapshot(id, copy.records(), now.wall_ms, now.wall_ms)
         size = await self._in_thread(partial(self._files.write, id, batches))
@@ -278,7 +281,7 @@ class MetadataSnapshots:
     async def _cut(self) -> None:
         """Everything before the oldest snapshot that is kept goes, once there is another."""
         partition, now_ms = self._controller.partition, self._clock.now().wall_ms
-        kept = list(to_keep(self._kept, partition.log.size_bytes, now_ms, self._config))
+        kept = list(to_keep(self._kept, partition.size_bytes, now_ms, self._config))
         if (self._is_cut and kept == self._kept) or len(self._kept) < KEPT:
             return
         failed = await self._shorten({partition: kept[0].id.end_offset})
@@ -305,7 +308,7 @@ class MetadataSnapshots:
         )
 
     async def _in_thread(self, work: Callable[[], T]) -> T:
-        return await wait_out(asyncio.to_thread(work))
+        return await wait_out(self._io.run(work))
 
 
 def _kept(snapshot: Snapshot) -> Kept:

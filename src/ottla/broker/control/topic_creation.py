@@ -19,17 +19,17 @@ from ottla.types import INTERNAL_TOPICS, OFFSETS_TOPIC
 from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
 
 if TYPE_CHECKING:
-    from ottla.broker.services import Services
+    from ottla.broker.control.needs import ControlServices
 
 
-async def ensure_topic(services: Services, name: str) -> None:
+async def ensure_topic(services: ControlServices, name: str) -> None:
     """The topic exists, committed and with its partitions, when this returns."""
     failures = await ensure_topics(services, (name,))
     if failures:
         raise failures[name]
 
 
-async def ensure_topics(services: Services, names: Iterable[str]) -> dict[str, OttlaError]:
+async def ensure_topics(services: ControlServices, names: Iterable[str]) -> dict[str, OttlaError]:
     """As `ensure_topic` for many at once; names that could not be created, and why.
 
     Any number of callers may ask for the same name: the controller sees the first creation at
@@ -60,7 +60,7 @@ async def ensure_topics(services: Services, names: Iterable[str]) -> dict[str, O
     return failures
 
 
-def _wanted(services: Services, name: str) -> CreatableTopic:
+def _wanted(services: ControlServices, name: str) -> CreatableTopic:
     config = services.config
     if name == OFFSETS_TOPIC:
         brokers = len(candidates(services.metadata.image))

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from ottla.broker.control.asking import ask_controller
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.errors import code_of
 from ottla.wire.messages.alter_configs import (
     AlterConfigsRequest,

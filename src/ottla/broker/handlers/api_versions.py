@@ -12,7 +12,8 @@ import re
 from typing import Final
 
 from ottla.broker.network.router import APIS, ApiKey
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.cluster.features import SUPPORTED
 from ottla.errors import InvalidRequest, UnsupportedVersion, code_of
 from ottla.wire.messages.api_versions import (

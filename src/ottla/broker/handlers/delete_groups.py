@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from ottla.broker.control.groups import Shard, group_code_of
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.errors import OttlaError
 from ottla.wire.messages.delete_groups import (
     DeletableGroupResult,

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from ottla.broker.network.waiting import settle_ends
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.network.waiting import wait_for_ends
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.broker.storage.partition import Partition
 from ottla.errors import InvalidTopicName, OttlaError, PolicyViolation, code_of
 from ottla.types import INTERNAL_TOPICS
@@ -28,7 +29,7 @@ ALL_COMMITTED: Final = -1
 async def handle(
     services: Services, context: RequestContext, request: DeleteRecordsRequest
 ) -> DeleteRecordsResponse:
-    await settle_ends(services.deadlines, _with_new_end(services, request))
+    await wait_for_ends(services.deadlines, _with_new_end(services, request))
     response = DeleteRecordsResponse()
     starts: dict[Partition, int] = {}
     moved: list[tuple[DeleteRecordsPartitionResult, Partition]] = []
@@ -52,19 +53,19 @@ async def handle(
             if partition in failed:
                 answer.error_code = code_of(failed[partition])
             else:
-                answer.low_watermark = partition.log.start_offset
+                answer.low_watermark = partition.start_offset
     return response
 
 
 def _with_new_end(services: Services, request: DeleteRecordsRequest) -> Iterator[Partition]:
     """Those of which something is to go that is not committed yet."""
     for topic in request.topics:
-        partitions = services.partitions.of_topic(topic.name) or {}
+        partitions = services.partitions.in_topic(topic.name) or {}
         for asked in topic.partitions:
             partition = partitions.get(asked.partition_index)
             if partition is not None and (
                 asked.offset == ALL_COMMITTED
-                or partition.high_watermark.offset < asked.offset <= partition.log.end_offset
+                or partition.high_watermark.offset < asked.offset <= partition.end_offset
             ):
                 yield partition
 

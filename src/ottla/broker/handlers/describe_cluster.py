@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from ottla.broker.network.operations import ALL_CLUSTER_OPERATIONS, NOT_ASKED
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.errors import ErrorCode, code_of
 from ottla.types import NO_NODE
 from ottla.wire.messages.describe_cluster import (

@@ -9,7 +9,8 @@ import asyncio
 
 from ottla.broker.control.groups import Shard, group_code_of
 from ottla.broker.network.operations import ALL_GROUP_OPERATIONS
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.errors import OttlaError
 from ottla.wire.messages.describe_groups import (
     DescribedGroup,

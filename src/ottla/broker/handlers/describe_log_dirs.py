@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Mapping
 from typing import Final
 
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.broker.storage.stores import Store
 from ottla.errors import ErrorCode, code_of
 from ottla.wire.messages.describe_log_dirs import (
@@ -35,7 +36,7 @@ async def _describe(services: Services, request: DescribeLogDirsRequest) -> Desc
     wanted = (
         None if request.topics is None else {t.topic: set(t.partitions) for t in request.topics}
     )
-    stores = [store for store in services.partitions.stores if store.takes_partitions]
+    stores = [store for store in services.stores if store.takes_partitions]
     results = [DescribeLogDirsResult(log_dir=store.path) for store in stores]
     await asyncio.gather(*map(_measure, [services] * len(stores), stores, results))
     for store, result in zip(stores, results, strict=True):
@@ -66,7 +67,7 @@ def _topics_in(
         if wanted is not None and name not in wanted:
             continue
         described = [
-            DescribeLogDirsPartition(index, partition.log.size_bytes)
+            DescribeLogDirsPartition(index, partition.size_bytes)
             for index, partition in partitions.items()
             if partition.data is store.data and (wanted is None or index in wanted[name])
         ]

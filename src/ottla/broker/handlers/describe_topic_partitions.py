@@ -8,7 +8,8 @@ from __future__ import annotations
 from ottla.broker.control.metadata import MetadataCache
 from ottla.broker.handlers.metadata import offline_replicas
 from ottla.broker.network.operations import ALL_TOPIC_OPERATIONS
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.cluster.image import PartitionImage, TopicImage
 from ottla.cluster.names import check_topic_name
 from ottla.errors import InvalidRequest, OttlaError, UnknownTopicOrPartition, code_of

@@ -10,6 +10,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
+from ottla.broker.deferred import Deferred
 from ottla.broker.network.fetch_sessions import (
     FINAL_EPOCH,
     FULL_EPOCH,
@@ -18,8 +19,9 @@ from ottla.broker.network.fetch_sessions import (
     PartitionKey,
     TopicKey,
 )
-from ottla.broker.network.waiting import Deferred, ParkedFetch, SharedReads
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.network.waiting import ParkedFetch, SharedReads
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.broker.storage.partition import Partition
 from ottla.errors import (
     FetchSessionTopicIdError,
@@ -148,7 +150,7 @@ class Fetch:
             name = known.name
         else:
             name = topic
-        partition = (self._services.partitions.of_topic(name) or {}).get(index)
+        partition = (self._services.partitions.in_topic(name) or {}).get(index)
         if partition is None:
             return UnknownTopicOrPartition(f"{name} has no partition {index}")
         return partition
@@ -202,10 +204,10 @@ class Fetch:
         partition.check_epoch(asked.current_leader_epoch)
         committed = partition.high_watermark.offset
         answer.high_watermark = answer.last_stable_offset = committed
-        answer.log_start_offset = partition.log.start_offset
+        answer.log_start_offset = partition.start_offset
         answer.records = b""
         if asked.last_fetched_epoch >= 0:
-            epoch, end = partition.log.end_offset_for_epoch(asked.last_fetched_epoch)
+            epoch, end = partition.end_offset_for_epoch(asked.last_fetched_epoch)
             if end < asked.fetch_offset or epoch < asked.last_fetched_epoch:
                 answer.diverging_epoch = EpochEndOffset(epoch, end)
                 return False
@@ -269,10 +271,9 @@ class Fetch:
     def _in_thread(self) -> Deferred[FetchResponse]:
         """The disk has to be waited for, which the loop may not do."""
         deferred = self._deferred = self._deferred or Deferred()
-        loop = self._services.loop
         # In a thread of the disk that has to be waited for: another's must not run out of them.
-        store = self._services.partitions.stores.of(self._cold)
-        future = loop.run_in_executor(store.threads, lambda: self._read_all(cached_only=False))
+        store = self._services.stores.of(self._cold)
+        future = store.run(lambda: self._read_all(cached_only=False))
 
         def done(finished: asyncio.Future[tuple[list[PartitionData], int, bool, bool]]) -> None:
             error = finished.exception()

@@ -13,7 +13,8 @@ from enum import IntEnum
 from typing import Final
 
 from ottla.broker.control.groups import group_code_of
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.cluster.image import Endpoint
 from ottla.errors import (
     CoordinatorNotAvailable,

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.errors import InvalidRequest, TransactionsNotSupported, code_of
 from ottla.types import NO_PRODUCER
 from ottla.wire.messages.init_producer_id import InitProducerIdRequest, InitProducerIdResponse

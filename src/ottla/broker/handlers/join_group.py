@@ -7,8 +7,9 @@ meantime. A client's reason goes to the log at level debug.
 from __future__ import annotations
 
 from ottla.broker.control.groups import caller_of, group_code_of, when_decided
-from ottla.broker.network.waiting import Deferred
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.deferred import Deferred
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.errors import InvalidGroupId
 from ottla.wire.messages.join_group import JoinGroupRequest, JoinGroupResponse
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from ottla.broker.control.groups import group_code_of
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
 
 

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Awaitable
 from typing import Final, TypeAlias
 
-from ottla.broker.network.waiting import settle_ends
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.network.waiting import wait_for_ends
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.broker.storage.partition import Partition
 from ottla.errors import OttlaError, code_of
 from ottla.wire.messages.list_offsets import (
@@ -52,7 +53,7 @@ def handle(
                 answer.error_code = code_of(error)
                 continue
             if asked.timestamp in AT_THE_START or (
-                asked.timestamp == LATEST and not partition.is_settling
+                asked.timestamp == LATEST and not partition.has_uncommitted
             ):
                 _tell_ends(partition, asked, answer)
             else:
@@ -67,7 +68,7 @@ async def _answer_later(
     later: list[LookUp],
     partitions: list[Partition],
 ) -> ListOffsetsResponse:
-    await settle_ends(services.deadlines, partitions)
+    await wait_for_ends(services.deadlines, partitions)
     for topic, asked, answer in later:
         try:
             partition = _find(services, topic, asked)
@@ -93,8 +94,8 @@ def _tell_ends(
         answer.offset = partition.high_watermark.offset
         answer.leader_epoch = partition.leader_epoch
     elif asked.timestamp != LATEST_TIERED:
-        answer.offset = partition.log.start_offset
-        answer.leader_epoch = partition.log.epoch_at(answer.offset)
+        answer.offset = partition.start_offset
+        answer.leader_epoch = partition.epoch_at(answer.offset)
 
 
 async def _look_up(
@@ -103,11 +104,9 @@ async def _look_up(
     asked: ListOffsetsPartition,
     answer: ListOffsetsPartitionResponse,
 ) -> None:
-    log, limit = partition.log, partition.high_watermark
-    store, go_through = services.partitions.stores.of(partition), services.opening.go_through
-    if asked.timestamp == MAX_TIMESTAMP:
-        found = await store.look_up(log.max_timestamp, limit, go_through)
-    else:
-        found = await store.look_up(log.first_at_or_after, asked.timestamp, limit, go_through)
+    is_youngest = asked.timestamp == MAX_TIMESTAMP
+    search = partition.search_youngest() if is_youngest else partition.search_time(asked.timestamp)
+    store = services.stores.of(partition)
+    found = await store.look_up(search, services.opening.go_through)
     if found is not None:
         answer.offset, answer.timestamp, answer.leader_epoch = found

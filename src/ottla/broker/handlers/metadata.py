@@ -14,7 +14,8 @@ from collections.abc import Awaitable, Mapping
 from ottla.broker.control.metadata import MetadataCache
 from ottla.broker.control.topic_creation import ensure_topics
 from ottla.broker.network.operations import ALL_CLUSTER_OPERATIONS, ALL_TOPIC_OPERATIONS, NOT_ASKED
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.cluster.directories import lies_offline
 from ottla.cluster.image import PartitionImage, TopicImage
 from ottla.cluster.names import check_topic_name

@@ -6,8 +6,9 @@ Each partition succeeds or fails by itself. Left out: member epochs of the KIP-8
 from __future__ import annotations
 
 from ottla.broker.control.groups import group_code_of, when_decided
-from ottla.broker.network.waiting import Deferred
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.deferred import Deferred
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.wire.messages.offset_commit import (
     OffsetCommitRequest,
     OffsetCommitResponse,

@@ -11,7 +11,8 @@ import asyncio
 from typing import Final
 
 from ottla.broker.control.groups import group_code_of
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.errors import ErrorCode, OttlaError
 from ottla.types import NO_OFFSET
 from ottla.wire.messages.offset_fetch import (

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.errors import OttlaError, code_of
 from ottla.wire.messages.offset_for_leader_epoch import (
     EpochEndOffset,
@@ -26,7 +27,7 @@ def handle(
                 partition = services.partitions.get(topic.topic, asked.partition)
                 partition.check_epoch(asked.current_leader_epoch)
                 # Not the high watermark: who fetches from beyond it has not strayed.
-                answer.leader_epoch, answer.end_offset = partition.log.end_offset_for_epoch(
+                answer.leader_epoch, answer.end_offset = partition.end_offset_for_epoch(
                     asked.leader_epoch
                 )
             except OttlaError as error:

@@ -15,9 +15,10 @@ from contextlib import suppress
 from typing import Final, TypeAlias
 
 from ottla.broker.control.topic_creation import ensure_topic
-from ottla.broker.network.waiting import Deferred, PendingProduce
-from ottla.broker.network.waiting import refuse as refuse_answer
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.deferred import Deferred
+from ottla.broker.network.waiting import PendingProduce, answer_with
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.broker.storage.opening import Opened
 from ottla.broker.storage.partition import Partition
 from ottla.errors import (
@@ -75,7 +76,7 @@ def _takes_time(services: Services, request: ProduceRequest) -> bool:
     for topic in request.topic_data:
         if not services.partitions.is_ready_for(topic.name):
             return True
-        partitions = services.partitions.of_topic(topic.name) or {}
+        partitions = services.partitions.in_topic(topic.name) or {}
         for data in topic.partition_data:
             partition = partitions.get(data.index)
             if partition is None:
@@ -111,7 +112,7 @@ def _all_failed(request: ProduceRequest, error: OttlaError) -> ProduceResponse:
     for topic in request.topic_data:
         answers = [PartitionProduceResponse(data.index) for data in topic.partition_data]
         for answer in answers:
-            refuse_answer(answer, error)
+            answer_with(error, answer)
         response.responses.append(TopicProduceResponse(topic.name, answers))
     return response
 
@@ -153,11 +154,11 @@ async def _prepare_and_append(
 
 
 async def _partitions_of(services: Services, topic: str) -> dict[int, Partition]:
-    if services.partitions.of_topic(topic) is None and services.config.auto_create_topics_enable:
+    if services.partitions.in_topic(topic) is None and services.config.auto_create_topics_enable:
         # Without a topic the append finds none, and says so.
         with suppress(OttlaError):
             await ensure_topic(services, topic)
-    return services.partitions.of_topic(topic) or {}
+    return services.partitions.in_topic(topic) or {}
 
 
 def _unopened(
@@ -170,7 +171,7 @@ def _unopened(
     for topic in request.topic_data:
         if _is_closed_to(context, topic.name):
             continue
-        partitions = services.partitions.of_topic(topic.name) or {}
+        partitions = services.partitions.in_topic(topic.name) or {}
         for data in topic.partition_data:
             partition = partitions.get(data.index)
             if partition is None or data.records is None or id(data) in opened:
@@ -198,9 +199,8 @@ async def _look_for_keys(
 
 
 async def _warm_up(services: Services, partition: Partition, timeout_s: float) -> None:
-    threads = services.partitions.stores.of(partition).threads
     async with asyncio.timeout(timeout_s):
-        await partition.warm_up(threads)
+        await partition.warm_up(services.stores.of(partition).run)
 
 
 def _append(
@@ -215,7 +215,7 @@ def _append(
     response = ProduceResponse()
     pending = PendingProduce(response, services.deadlines)
     for topic in request.topic_data:
-        partitions = services.partitions.of_topic(topic.name)
+        partitions = services.partitions.in_topic(topic.name)
         answers: list[PartitionProduceResponse] = []
         response.responses.append(TopicProduceResponse(topic.name, answers))
         for data in topic.partition_data:
@@ -236,9 +236,9 @@ def _append(
                     partition, data, answer, context.version, now_ms, opened.get(id(data))
                 )
             except (OttlaError, OSError) as error:
-                refuse_answer(answer, error)
+                answer_with(error, answer)
                 if partition is not None:
-                    partition.refuse(data.records, now_ms)
+                    partition.note_refused(data.records, now_ms)
                 named += len(answer.record_errors)
                 if named > RECORD_ERRORS_MAX:
                     answer.record_errors = []
@@ -266,13 +266,13 @@ def _append_one(
     appended = partition.append(records, now_ms, opened)
     answer.base_offset = appended.base_offset
     answer.log_append_time_ms = now_ms if partition.is_append_time else -1
-    answer.log_start_offset = partition.log.start_offset
+    answer.log_start_offset = partition.start_offset
     return appended.end_offset
 
 
 def _wait(pending: PendingProduce, response: ProduceResponse, request: ProduceRequest) -> Outcome:
     acks, waits = request.acks, pending.waits
-    is_late = acks != ACKS_ALL and any(wait[0].flusher.is_far_behind for wait in waits)
+    is_late = acks != ACKS_ALL and any(wait[0].flusher.is_overloaded for wait in waits)
     if acks == ACKS_NONE:
         _close_on_error(response)
         if not is_late:
@@ -282,7 +282,7 @@ def _wait(pending: PendingProduce, response: ProduceResponse, request: ProduceRe
         return response
     pending.arm(request.timeout_ms / 1000)
     for partition, end_offset, answer in waits:
-        if acks == ACKS_ALL or partition.flusher.is_far_behind:
+        if acks == ACKS_ALL or partition.flusher.is_overloaded:
             partition.wait_committed(end_offset, pending, answer)
         else:
             partition.wait_written(pending, answer)

@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Final
 
 from ottla.broker.control.groups import group_code_of, when_decided
-from ottla.broker.network.waiting import Deferred
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.deferred import Deferred
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
 from ottla.errors import ErrorCode, InvalidGroupId
 from ottla.wire.messages.sync_group import SyncGroupRequest, SyncGroupResponse
 

@@ -5,26 +5,26 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
-from ottla.broker.metrics.counters import Metrics
-from ottla.broker.network.connection import Listener
+from ottla.broker.counters import Metrics
+from ottla.broker.network.connection import Connections
 from ottla.broker.services import Services
 from ottla.types import METADATA_TOPIC, OFFSETS_TOPIC
 
 
-def register_gauges(metrics: Metrics, services: Services, listener: Listener) -> None:
+def register_gauges(metrics: Metrics, services: Services, connections: Connections) -> None:
     partitions = services.partitions
 
     def log_bytes() -> Iterator[tuple[tuple[str, ...], int]]:
-        for topic, of_topic in partitions.by_topic().items():
-            yield (topic,), sum(partition.log.size_bytes for partition in of_topic.values())
+        for topic, here in partitions.by_topic().items():
+            yield (topic,), sum(partition.size_bytes for partition in here.values())
 
     def segments() -> Iterator[tuple[tuple[str, ...], int]]:
-        for topic, of_topic in partitions.by_topic().items():
-            yield (topic,), sum(partition.log.segment_count for partition in of_topic.values())
+        for topic, here in partitions.by_topic().items():
+            yield (topic,), sum(partition.segment_count for partition in here.values())
 
     def lag() -> Iterator[tuple[tuple[str, ...], int]]:
         for group, topic, index, offset in services.groups.committed_offsets():
-            partition = (partitions.of_topic(topic) or {}).get(index)
+            partition = (partitions.in_topic(topic) or {}).get(index)
             if partition is not None:
                 lag = max(0, partition.high_watermark.offset - offset)
                 yield (group, topic, str(index)), lag
@@ -55,12 +55,12 @@ def register_gauges(metrics: Metrics, services: Services, listener: Listener) ->
         ("group", "topic", "partition"),
     )
     metrics.value(
-        "ottla_connections", "Open client connections.", lambda: len(listener.connections)
+        "ottla_connections", "Open client connections.", lambda: len(connections.connections)
     )
     metrics.value(
         "ottla_requests_in_flight_bytes",
         "Memory of requests that are not answered yet, and of those that are still arriving.",
-        lambda: listener.held_bytes,
+        lambda: connections.held_bytes,
     )
     metrics.value("ottla_partitions", "Partitions here.", lambda: sum(1 for _ in partitions))
     metrics.value(

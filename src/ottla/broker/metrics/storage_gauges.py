@@ -1,4 +1,4 @@
-"""How the disks and the logs are: room, syncs, retention, compaction, scrubbing, damage."""
+"""The state of disks and logs: room, syncs, retention, compaction, scrubbing, damage."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from ottla.broker.metrics.counters import Metrics
+from ottla.broker.counters import Metrics
 from ottla.gateway.prometheus import Sample
 
 if TYPE_CHECKING:
@@ -96,8 +96,8 @@ def _register_logs(metrics: Metrics, storage: Storage) -> None:
     partitions = storage.partitions
 
     def messages() -> Iterator[Sample]:
-        for topic, of_topic in partitions.by_topic().items():
-            held = (p.high_watermark.offset - p.log.start_offset for p in of_topic.values())
+        for topic, here in partitions.by_topic().items():
+            held = (p.high_watermark.offset - p.start_offset for p in here.values())
             yield (topic,), sum(held)
 
     metrics.gauge(
@@ -110,12 +110,12 @@ def _register_logs(metrics: Metrics, storage: Storage) -> None:
         (
             "ottla_partitions_corrupt",
             "Partitions that are fenced because their files are damaged.",
-            lambda: sum(partition.log.corruption is not None for partition in partitions),
+            lambda: sum(partition.is_damaged for partition in partitions),
         ),
         (
             "ottla_metadata_log_size_bytes",
             "Bytes of the metadata log, without its snapshots.",
-            lambda: storage.metadata.log.size_bytes,
+            lambda: storage.metadata.size_bytes,
         ),
         (
             "ottla_metadata_snapshot_last_timestamp_seconds",

@@ -19,16 +19,16 @@ from collections import deque
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from ottla.broker.deferred import Deferred
 from ottla.broker.network.exchange import Exchange, RoutedExchange
 from ottla.broker.network.router import CloseConnection, Later, Reply, Router
-from ottla.broker.network.waiting import Deferred
 from ottla.config.listeners import Address
 from ottla.wire.codec import NotEncodable
 from ottla.wire.one_batch import PRODUCE_KEY, ProduceShape
 from ottla.wire.schema import Buffer, Message
 
 if TYPE_CHECKING:
-    from ottla.broker.metrics.counters import Metrics
+    from ottla.broker.counters import Metrics
     from ottla.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -38,7 +38,7 @@ READ_BUFFER_BYTES: Final = 64 * 1024
 FRAME_FIRST_BYTES: Final = 4 * 1024
 # The most that is given at once to somebody who has.
 FRAME_EARNED_BYTES_MAX: Final = 4 * 1024 * 1024
-# Who begins a request and then falls silent is let go much sooner than who has nothing to say.
+# A connection that stops in the middle of a request is closed much sooner than an idle one.
 FRAME_SILENCE_S_MAX: Final = 30.0
 # The same while requests, whole and half, hold all the memory they may.
 FRAME_SILENCE_FULL_S_MAX: Final = 3.0
@@ -47,7 +47,7 @@ _SIZE: Final = struct.Struct(">i")
 
 
 class Limits:
-    """The bounds that one listener's connections keep, each and together."""
+    """The bounds that connections keep, each and together."""
 
     __slots__ = (
         "connection_bytes",
@@ -97,7 +97,7 @@ class Outbox:
                 connection.flush()
 
 
-class Listener:
+class Connections:
     """What all client connections share, over whichever listening socket they came."""
 
     def __init__(
@@ -114,11 +114,11 @@ class Listener:
         self.metrics = metrics
         self.outbox = outbox
         self.read_buffer = memoryview(bytearray(READ_BUFFER_BYTES))
-        self.connections: set[Connection] = set()
+        self.connections: dict[Connection, None] = {}
         self.bytes_in_flight = 0
         self.half_frame_bytes = 0
         self.is_stopping = False
-        self.starved: set[Connection] = set()
+        self.starved: dict[Connection, None] = {}
         self._unsent: dict[Connection, int] = {}
         self._sweeper: asyncio.TimerHandle | None = None
 
@@ -142,12 +142,12 @@ class Listener:
 
     def starve(self, connection: Connection) -> None:
         """All connections together hold too much: this one reads again when there is room."""
-        self.starved.add(connection)
+        self.starved[connection] = None
 
     def feed(self) -> None:
         """Lets the starved read again if there is room by now."""
         if not self.is_full:
-            starved, self.starved = self.starved, set()
+            starved, self.starved = self.starved, {}
             for connection in starved:
                 connection.resume()
 
@@ -163,8 +163,8 @@ class Listener:
         self._unsent.pop(connection, None)
 
     def forget(self, connection: Connection) -> None:
-        self.connections.discard(connection)
-        self.starved.discard(connection)
+        self.connections.pop(connection, None)
+        self.starved.pop(connection, None)
         self._unsent.pop(connection, None)
 
     def _sweep(self) -> None:
@@ -202,11 +202,11 @@ class Connection(asyncio.BufferedProtocol):
         "_is_waiting",
         "_last_active_s",
         "_leftover",
-        "_listener",
         "_memory",
         "_name",
         "_outgoing",
         "_port",
+        "_shared",
         "_stalled_at_s",
         "_task",
         "_transport",
@@ -216,8 +216,8 @@ class Connection(asyncio.BufferedProtocol):
         "shape",
     )
 
-    def __init__(self, listener: Listener, name: str) -> None:
-        self._listener = listener
+    def __init__(self, shared: Connections, name: str) -> None:
+        self._shared = shared
         self._name = name
         self._transport: asyncio.Transport | None = None
         self.peer = "?"
@@ -246,41 +246,41 @@ class Connection(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
-        listener = self._listener
+        shared = self._shared
         peer = transport.get_extra_info("peername")
         if peer:
             self.peer, self._port = str(peer[0]), int(peer[1])
-        self._last_active_s = listener.loop.time()
-        listener.connections.add(self)
-        self._transport.set_write_buffer_limits(high=listener.limits.reply_bytes)
-        if len(listener.connections) > listener.limits.connections:
-            listener.metrics.connections_refused += 1
-            self.drop(f"max.connections={listener.limits.connections} is reached")
+        self._last_active_s = shared.loop.time()
+        shared.connections[self] = None
+        self._transport.set_write_buffer_limits(high=shared.limits.reply_bytes)
+        if len(shared.connections) > shared.limits.connections:
+            shared.metrics.connections_refused += 1
+            self.drop(f"max.connections={shared.limits.connections} is reached")
             return
-        listener.metrics.connections_accepted += 1
+        shared.metrics.connections_accepted += 1
 
     def connection_lost(self, error: Exception | None) -> None:
         self._is_closed = True
-        listener = self._listener
-        listener.forget(self)
+        shared = self._shared
+        shared.forget(self)
         for exchange in self.exchanges:
             exchange.abandon()
         self.exchanges.clear()
         self._backlog.clear()
         if self._frame is not None:
             self._take_frame()
-        listener.bytes_in_flight -= self._bytes_in_flight
+        shared.bytes_in_flight -= self._bytes_in_flight
         self._bytes_in_flight = 0
-        listener.feed()
+        shared.feed()
 
     def pause_writing(self) -> None:
         assert self._transport is not None
-        self._stalled_at_s = self._listener.loop.time()
-        self._listener.stalled(self, self._transport.get_write_buffer_size())
+        self._stalled_at_s = self._shared.loop.time()
+        self._shared.stalled(self, self._transport.get_write_buffer_size())
 
     def resume_writing(self) -> None:
         self._stalled_at_s = 0.0
-        self._listener.flowing(self)
+        self._shared.flowing(self)
         self._work_off_backlog()
 
     def eof_received(self) -> bool:
@@ -298,7 +298,7 @@ class Connection(asyncio.BufferedProtocol):
                 extra={"peer": self.peer, "alike": (who, reason)},
             )
             self._is_closed = True
-            self._listener.metrics.connections_dropped += 1
+            self._shared.metrics.connections_dropped += 1
             self._transport.abort()
 
     def finish(self) -> None:
@@ -316,12 +316,12 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.close()
 
     def check_time(self, now_s: float) -> None:
-        limits = self._listener.limits
+        limits = self._shared.limits
         if self._stalled_at_s:
             if now_s - self._stalled_at_s > limits.unread_s:
                 self.drop(f"it has not read its replies for {limits.unread_s:.0f} s")
         elif self._frame is not None:
-            is_crowded = self._listener.held_bytes > limits.total_bytes
+            is_crowded = self._shared.held_bytes > limits.total_bytes
             silence_s_max = FRAME_SILENCE_FULL_S_MAX if is_crowded else FRAME_SILENCE_S_MAX
             if now_s - self._last_active_s > silence_s_max and not self._is_paused:
                 self.drop(f"silent in the middle of a request of {self._wanted} bytes")
@@ -332,33 +332,33 @@ class Connection(asyncio.BufferedProtocol):
 
     def get_buffer(self, sizehint: int) -> memoryview:
         if self._frame is None:
-            return self._listener.read_buffer
+            return self._shared.read_buffer
         return memoryview(self._frame)[self._filled :]
 
     def buffer_updated(self, count: int) -> None:
-        listener = self._listener
-        self._last_active_s = listener.loop.time()
-        listener.outbox.cork()
+        shared = self._shared
+        self._last_active_s = shared.loop.time()
+        shared.outbox.cork()
         try:
             if self._frame is not None:
                 self._fill_frame(count)
             elif self._leftover:
-                joined = self._leftover + bytes(listener.read_buffer[:count])
+                joined = self._leftover + bytes(shared.read_buffer[:count])
                 self._leftover = b""
                 self._cut_frames(memoryview(joined))
             else:
-                self._cut_frames(listener.read_buffer[:count])
+                self._cut_frames(shared.read_buffer[:count])
         finally:
-            listener.outbox.uncork()
+            shared.outbox.uncork()
 
     def _cut_frames(self, data: memoryview) -> None:
         position, end = 0, len(data)
         while end - position >= 4 and not self._is_closed:
             (size,) = _SIZE.unpack_from(data, position)
-            if not 0 < size <= self._listener.limits.frame_bytes:
+            if not 0 < size <= self._shared.limits.frame_bytes:
                 self.drop(
                     f"a frame of {size} bytes; socket.request.max.bytes is "
-                    f"{self._listener.limits.frame_bytes}"
+                    f"{self._shared.limits.frame_bytes}"
                 )
                 return
             position += 4
@@ -370,13 +370,13 @@ class Connection(asyncio.BufferedProtocol):
         self._leftover = bytes(data[position:])
 
     def _begin_frame(self, size: int, start: memoryview) -> None:
-        listener = self._listener
-        earned = self._earned_bytes if listener.held_bytes < listener.limits.total_bytes else 0
+        shared = self._shared
+        earned = self._earned_bytes if shared.held_bytes < shared.limits.total_bytes else 0
         self._wanted = size
         self._filled = len(start)
         self._frame = bytearray(min(size, max(FRAME_FIRST_BYTES, 2 * len(start), earned)))
         self._frame[: self._filled] = start
-        listener.half_frame_bytes += len(self._frame)
+        shared.half_frame_bytes += len(self._frame)
 
     def _fill_frame(self, count: int) -> None:
         assert self._frame is not None
@@ -388,21 +388,21 @@ class Connection(asyncio.BufferedProtocol):
             grown = bytearray(min(self._wanted, 2 * len(self._frame)))
             grown[: self._filled] = self._take_frame()
             self._frame = grown
-            self._listener.half_frame_bytes += len(grown)
+            self._shared.half_frame_bytes += len(grown)
 
     def _take_frame(self) -> bytearray:
         assert self._frame is not None
         frame, self._frame = self._frame, None
-        self._listener.half_frame_bytes -= len(frame)
+        self._shared.half_frame_bytes -= len(frame)
         return frame
 
     def _received(self, frame: bytearray) -> None:
         byte_count = len(frame)
-        listener = self._listener
-        limits = listener.limits
-        listener.metrics.bytes_received += byte_count
+        shared = self._shared
+        limits = shared.limits
+        shared.metrics.bytes_received += byte_count
         self._bytes_in_flight += byte_count
-        listener.bytes_in_flight += byte_count
+        shared.bytes_in_flight += byte_count
         if self._is_waiting or self._stalled_at_s or self._backlog:
             self._backlog.append(frame)
         else:
@@ -410,7 +410,7 @@ class Connection(asyncio.BufferedProtocol):
         if (
             self._bytes_in_flight > limits.connection_bytes
             or len(self.exchanges) + len(self._backlog) > PIPELINED_REQUESTS_MAX
-            or listener.bytes_in_flight > limits.total_bytes
+            or shared.bytes_in_flight > limits.total_bytes
         ):
             self._pause()
 
@@ -418,21 +418,21 @@ class Connection(asyncio.BufferedProtocol):
         if not self._is_paused and not self._is_closed and self._transport is not None:
             self._is_paused = True
             self._transport.pause_reading()
-            if self._listener.is_full:
-                self._listener.starve(self)
+            if self._shared.is_full:
+                self._shared.starve(self)
 
     def resume(self) -> None:
         """Reads again once what it holds is below its bounds."""
-        listener = self._listener
+        shared = self._shared
         if (
             self._is_paused
             and not self._is_closed
             and self._transport is not None
-            and self._bytes_in_flight <= listener.limits.connection_bytes // 2
+            and self._bytes_in_flight <= shared.limits.connection_bytes // 2
             and len(self.exchanges) + len(self._backlog) <= PIPELINED_REQUESTS_MAX // 2
         ):
-            if listener.is_full:
-                listener.starve(self)
+            if shared.is_full:
+                shared.starve(self)
                 return
             self._is_paused = False
             self._transport.resume_reading()
@@ -441,8 +441,8 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, frame: bytearray) -> None:
         started_s = perf_counter()
-        listener = self._listener
-        router = listener.router
+        shared = self._shared
+        router = shared.router
         try:
             produces = router.one_batch_produces
             if (
@@ -477,7 +477,7 @@ class Connection(asyncio.BufferedProtocol):
             outcome.when_resolved(lambda reply: self._done(exchange, reply))
         else:
             self._is_waiting = True
-            self._task = listener.loop.create_task(self._await(exchange, outcome))
+            self._task = shared.loop.create_task(self._await(exchange, outcome))
 
     async def _await(self, exchange: RoutedExchange, outcome: Later) -> None:
         try:
@@ -512,7 +512,7 @@ class Connection(asyncio.BufferedProtocol):
             self._answer(exchanges.popleft())
         if self._backlog or self._is_paused:
             self._work_off_backlog()
-        if self._listener.is_stopping and not exchanges and self._transport is not None:
+        if self._shared.is_stopping and not exchanges and self._transport is not None:
             self._transport.close()
 
     def _work_off_backlog(self) -> None:
@@ -523,12 +523,12 @@ class Connection(asyncio.BufferedProtocol):
             self.resume()
 
     def _answer(self, exchange: Exchange) -> None:
-        listener = self._listener
+        shared = self._shared
         byte_count = exchange.byte_count
         self._bytes_in_flight -= byte_count
-        listener.bytes_in_flight -= byte_count
-        if listener.starved:
-            listener.feed()
+        shared.bytes_in_flight -= byte_count
+        if shared.starved:
+            shared.feed()
         if not self._is_closed:
             self._send(exchange)
         exchange.metrics.observe(perf_counter() - exchange.started_s)
@@ -548,7 +548,7 @@ class Connection(asyncio.BufferedProtocol):
             self._outgoing += chunks
             return
         self._outgoing = chunks
-        outbox = self._listener.outbox
+        outbox = self._shared.outbox
         if outbox.is_corked:
             outbox.add(self)
         else:

@@ -9,9 +9,9 @@ from ottla.wire.framing import RequestHead, frame_reply
 from ottla.wire.schema import Buffer, Message
 
 if TYPE_CHECKING:
-    from ottla.broker.metrics.counters import ApiMetrics
+    from ottla.broker.counters import ApiMetrics
+    from ottla.broker.deferred import Deferred
     from ottla.broker.network.router import Reply, Route
-    from ottla.broker.network.waiting import Deferred
 
 
 class Exchange(ABC):

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.network.exchange import Exchange
-from ottla.broker.network.waiting import refuse
-from ottla.broker.storage.partition import Partition
+from ottla.broker.network.waiting import answer_with
+from ottla.broker.storage.partitions import NO_PARTITIONS
 from ottla.errors import OttlaError, RequestTimedOut
 from ottla.wire.codec import decode
 from ottla.wire.framing import frame_reply
@@ -32,14 +32,13 @@ from ottla.wire.scanning import QUICK_RECORDS_MAX, records_to_scan
 from ottla.wire.schema import Buffer
 
 if TYPE_CHECKING:
-    from ottla.broker.metrics.counters import ApiMetrics
+    from ottla.broker.counters import ApiMetrics
     from ottla.broker.network.connection import Connection
-    from ottla.broker.services import Services
+    from ottla.broker.network.router import HandedServices
 
 ACKS_LEADER, ACKS_ALL = 1, -1
 NO_BUCKET: Final = -1
 _CORRELATION: Final = struct.Struct(">i")
-_NO_PARTITIONS: Final[dict[int, Partition]] = {}
 
 
 class OneBatchExchange(Exchange):
@@ -86,13 +85,13 @@ class OneBatchExchange(Exchange):
         is_flexible = version >= FLEXIBLE_VERSION
         (correlation_id,) = _CORRELATION.unpack_from(reply, CORRELATION_AT)
         response = decode(ProduceResponse, reply, version, REPLY_BODY_AT + is_flexible)
-        refuse(response.responses[0].partition_responses[0], self._failure)
+        answer_with(self._failure, response.responses[0].partition_responses[0])
         return frame_reply(correlation_id, is_flexible, response, version)
 
     def expire_after(self, seconds: float) -> None:
         self._bucket = self._produces.deadlines.add(self, seconds)
 
-    def committed(self, item: object) -> None:
+    def succeeded(self, item: object) -> None:
         if self._bucket != NO_BUCKET:
             self._produces.deadlines.forget(self, self._bucket)
         if self._connection is not None:
@@ -100,7 +99,7 @@ class OneBatchExchange(Exchange):
 
     def failed(self, item: object, error: Exception) -> None:
         self._failure = error
-        self.committed(item)
+        self.succeeded(item)
 
     def expire(self) -> None:
         """The disk was too slow."""
@@ -115,7 +114,7 @@ class OneBatchProduces:
 
     def __init__(
         self,
-        services: Services,
+        services: HandedServices,
         metrics: ApiMetrics,
         count_unforeseen: Callable[[Exception], object],
     ) -> None:
@@ -141,7 +140,7 @@ class OneBatchProduces:
         partitions, topic = self._partitions, shape.topic
         if not partitions.is_ready_for(topic):
             return False
-        partition = (partitions.of_topic(topic) or _NO_PARTITIONS).get(shape.index)
+        partition = (partitions.in_topic(topic) or NO_PARTITIONS).get(shape.index)
         records = records_in(frame, shape)
         if partition is None or records is None or partition.is_cold:
             return False
@@ -154,7 +153,7 @@ class OneBatchProduces:
         try:
             base_offset, end_offset, _, _ = partition.append(records, now_ms)
         except (OttlaError, OSError) as error:
-            partition.refuse(records, now_ms)
+            partition.note_refused(records, now_ms)
             self._services.metrics.topic(topic).produce_errors += 1
             reply = shape.pack(shape.size, correlation_id, shape.before, -1, -1, -1, shape.after)
             exchange = OneBatchExchange(self, connection, shape, reply, len(frame), started_s)
@@ -170,13 +169,13 @@ class OneBatchProduces:
             shape.before,
             base_offset,
             now_ms if partition.is_append_time else -1,
-            partition.log.start_offset,
+            partition.start_offset,
             shape.after,
         )
         exchange = OneBatchExchange(self, connection, shape, reply, len(frame), started_s)
         connection.exchanges.append(exchange)
         exchange.expire_after(shape.timeout_ms / 1000)
-        if shape.acks == ACKS_ALL or partition.flusher.is_far_behind:
+        if shape.acks == ACKS_ALL or partition.flusher.is_overloaded:
             partition.wait_committed(end_offset, exchange, None)
         else:
             partition.wait_written(exchange, None)

@@ -10,11 +10,11 @@ import importlib
 import logging
 from collections.abc import Awaitable, Callable
 from enum import IntEnum
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
-from ottla.broker.metrics.counters import ApiMetrics
-from ottla.broker.network.waiting import Deferred
-from ottla.broker.services import RequestContext, Services
+from ottla.broker.counters import ApiMetrics, Metrics
+from ottla.broker.deferred import Deferred
+from ottla.broker.request import RequestContext
 from ottla.errors import OttlaError
 from ottla.wire.codec import MalformedMessage, decode_prefix
 from ottla.wire.framing import RequestHead, read_head
@@ -22,6 +22,9 @@ from ottla.wire.schema import Message
 
 if TYPE_CHECKING:
     from ottla.broker.network.one_batch import OneBatchProduces
+    from ottla.broker.network.waiting import Deadlines
+    from ottla.broker.storage.partitions import Partitions
+    from ottla.ports import Clock
 
 logger = logging.getLogger(__name__)
 
@@ -127,12 +130,21 @@ class CloseConnection(Exception):
         self.client_id = client_id
 
 
+class HandedServices(Protocol):
+    """What the short way for produces needs of that which handlers are given."""
+
+    clock: Clock
+    partitions: Partitions
+    deadlines: Deadlines
+    metrics: Metrics
+
+
 class Route(NamedTuple):
     """An API with everything that serving it needs."""
 
     api: Api
     request: type[Message]
-    handle: Callable[[Services, RequestContext, Any], Outcome]
+    handle: Callable[[Any, RequestContext, Any], Outcome]
     error_response: Callable[[Any, Exception], Message] | None
     metrics: ApiMetrics
 
@@ -143,7 +155,7 @@ def is_flexible(api_key: int, version: int) -> bool:
 
 
 class Router:
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: HandedServices) -> None:
         self._services = services
         self._routes: dict[int, Route] = {}
         self.one_batch_produces: OneBatchProduces | None = None

@@ -1,12 +1,14 @@
-"""What waits for something: replies that come later, parked produces and parked fetches."""
+"""What waits for partitions: produces, look-ups of their ends, and fetches; with deadlines."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
+from ottla.broker.deferred import Deferred
+from ottla.broker.storage.partition_writes import WriteState
 from ottla.errors import InvalidRecord, RequestTimedOut, code_of
 from ottla.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -17,68 +19,15 @@ from ottla.wire.schema import Buffer
 
 if TYPE_CHECKING:
     from ottla.broker.storage.partition import Partition
+    from ottla.broker.storage.waiters import EndWaiters
 
 logger = logging.getLogger(__name__)
-
-T = TypeVar("T")
 
 DEADLINE_STEP_S: Final = 0.005
 # The loop's timers count whole milliseconds, and its clock stands still during a turn.
 TIMER_EARLY_S_MAX: Final = 0.001
-# More than any fetch waits for.
-PLENTY_BYTES: Final = 1 << 62
 # Who asks for the end of a log is told what is committed when the sync takes longer than this.
 END_WAIT_S_MAX: Final = 0.1
-
-
-class Deferred(Generic[T]):
-    """A reply that is not there yet.
-
-    Lighter than a future: one callback, called at once and not a loop turn later. With
-    `pipelined`, the connection goes on to its next request before this one is answered.
-    """
-
-    __slots__ = ("_callback", "_on_abandon", "_value", "is_resolved", "pipelined")
-
-    def __init__(self, *, pipelined: bool = False) -> None:
-        self.pipelined = pipelined
-        self.is_resolved = False
-        self._value: T | None = None
-        self._callback: Callable[[Any], None] | None = None
-        self._on_abandon: Callable[[], None] | None = None
-
-    def resolve(self, value: T | None) -> None:
-        if self.is_resolved:
-            return
-        self.is_resolved = True
-        self._value = value
-        # Callbacks hold those who hold this: without the cycle, all of it is freed at once.
-        callback, self._callback, self._on_abandon = self._callback, None, None
-        if callback is not None:
-            callback(value)
-
-    def when_resolved(self, callback: Callable[[T | None], None]) -> None:
-        if self.is_resolved:
-            callback(self._value)
-        else:
-            self._callback = callback
-
-    def when_abandoned(self, callback: Callable[[], None]) -> None:
-        self._on_abandon = callback
-
-    def abandon(self) -> None:
-        """The client is gone: nobody waits any more."""
-        on_abandon, self._callback, self._on_abandon = self._on_abandon, None, None
-        if on_abandon is not None:
-            on_abandon()
-
-
-class CommitWaiter(Protocol):
-    """Is told once what became of something it appended."""
-
-    def committed(self, item: Any) -> None: ...
-
-    def failed(self, item: Any, error: Exception) -> None: ...
 
 
 class Expirable(Protocol):
@@ -88,13 +37,13 @@ class Expirable(Protocol):
 class Deadlines:
     """Coarse deadlines for very many things of which nearly none expires.
 
-    Adding and forgetting are one set operation each. The loop holds one timer for all, set to the
+    Adding and forgetting are one look-up each. The loop holds one timer for all, set to the
     first of them; nothing expires later than a step, nor earlier than timers are exact.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
-        self._buckets: dict[int, set[Expirable]] = {}
+        self._buckets: dict[int, dict[Expirable, None]] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._first = 0
 
@@ -107,9 +56,9 @@ class Deadlines:
         bucket = int((self._loop.time() + delay_s) / DEADLINE_STEP_S) + 1
         items = self._buckets.get(bucket)
         if items is not None:
-            items.add(item)
+            items[item] = None
             return bucket
-        self._buckets[bucket] = {item}
+        self._buckets[bucket] = {item: None}
         if self._timer is None or bucket < self._first:
             self._set_timer(bucket)
         return bucket
@@ -117,7 +66,7 @@ class Deadlines:
     def forget(self, item: Expirable, bucket: int) -> None:
         items = self._buckets.get(bucket)
         if items is not None:
-            items.discard(item)
+            items.pop(item, None)
             if not items:
                 del self._buckets[bucket]
 
@@ -162,21 +111,22 @@ class PendingProduce(Deferred[ProduceResponse]):
         if timeout_s is not None:
             self._bucket = self._deadlines.add(self, timeout_s)
 
-    def committed(self, item: PartitionProduceResponse) -> None:
+    def succeeded(self, item: PartitionProduceResponse) -> None:
         self._open -= 1
         if self._open == 0:
             self._finish()
 
     def failed(self, item: PartitionProduceResponse, error: Exception) -> None:
-        refuse(item, error)
-        self.committed(item)
+        answer_with(error, item)
+        self.succeeded(item)
 
     def expire(self) -> None:
         """The disk was too slow: what is not committed is answered as timed out."""
         error = RequestTimedOut("the batch was not on disk in time")
         for partition, end_offset, item in self.waits:
-            if partition.high_watermark.offset < end_offset and item.error_code == 0:
-                refuse(item, error)
+            is_committed = partition.state_of(end_offset) is WriteState.COMMITTED
+            if not is_committed and item.error_code == 0:
+                answer_with(error, item)
         self._finish()
 
     def _finish(self) -> None:
@@ -186,7 +136,7 @@ class PendingProduce(Deferred[ProduceResponse]):
         self.resolve(self.response)
 
 
-def refuse(item: PartitionProduceResponse, error: Exception) -> None:
+def answer_with(error: Exception, item: PartitionProduceResponse) -> None:
     """Turns a partition's produce reply into an error."""
     item.error_code = code_of(error)
     item.error_message = str(error)
@@ -196,26 +146,8 @@ def refuse(item: PartitionProduceResponse, error: Exception) -> None:
         item.record_errors = [BatchIndexAndErrorMessage(*each) for each in error.records]
 
 
-class EndWaiters:
-    """Look-ups that wait for one end of one partition: one entry there, however many they are."""
-
-    __slots__ = ("look_ups",)
-
-    def __init__(self) -> None:
-        self.look_ups: set[EndLookUp] = set()
-
-    def committed(self, item: object) -> None:
-        look_ups, self.look_ups = self.look_ups, set()
-        for look_up in look_ups:
-            look_up.settled(self)
-
-    def failed(self, item: object, error: Exception) -> None:
-        """What was to come does not come: the end is where it was."""
-        self.committed(item)
-
-
 class EndLookUp:
-    """A request for the ends of partitions that are settling.
+    """A request for the ends of partitions of which not all is committed.
 
     It waits for what they had when it came: acks=1 is answered before the sync, and whoever was
     told of a message may look for it.
@@ -226,13 +158,13 @@ class EndLookUp:
     def __init__(self, deadlines: Deadlines, partitions: Iterable[Partition]) -> None:
         self.done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._deadlines = deadlines
-        self._waiting = {partition.end_waiters() for partition in partitions}
+        self._waiting = {partition.end_waiters(): None for partition in partitions}
         for waiters in self._waiting:
-            waiters.look_ups.add(self)
+            waiters.look_ups[self] = None
         self._bucket = deadlines.add(self, END_WAIT_S_MAX)
 
-    def settled(self, waiters: EndWaiters) -> None:
-        self._waiting.discard(waiters)
+    def ended(self, waiters: EndWaiters) -> None:
+        self._waiting.pop(waiters, None)
         if not self._waiting:
             self._deadlines.forget(self, self._bucket)
             self._finish()
@@ -240,7 +172,7 @@ class EndLookUp:
     def expire(self) -> None:
         """The disk is too slow to be waited for."""
         for waiters in self._waiting:
-            waiters.look_ups.discard(self)
+            waiters.look_ups.pop(self, None)
         self._finish()
 
     def _finish(self) -> None:
@@ -248,11 +180,11 @@ class EndLookUp:
             self.done.set_result(None)
 
 
-async def settle_ends(deadlines: Deadlines, partitions: Iterable[Partition]) -> None:
-    """Returns when what these have been given is committed or refused, or takes too long."""
-    settling = [partition for partition in partitions if partition.is_settling]
-    if settling:
-        await EndLookUp(deadlines, settling).done
+async def wait_for_ends(deadlines: Deadlines, partitions: Iterable[Partition]) -> None:
+    """Returns when what these have been given is committed or has failed, or takes too long."""
+    waited_for = [partition for partition in partitions if partition.has_uncommitted]
+    if waited_for:
+        await EndLookUp(deadlines, waited_for).done
 
 
 # What fetches of one turn have read, by partition, offset, bytes at most and high watermark.
@@ -322,7 +254,7 @@ class ParkedFetch:
         self._count_missing = count_missing
         self._is_woken = False
         for partition in partitions:
-            partition.fetch_waiters.add(self)
+            partition.add_fetch(self)
         self._bucket = parking.deadlines.add(self, wait_s)
 
     def arrived(self, partition: Partition, byte_count: int) -> None:
@@ -348,7 +280,7 @@ class ParkedFetch:
 
     def went_back(self, partition: Partition) -> None:
         """The log's end is before what was appended: perhaps before the offset as well."""
-        if self._ahead.get(partition, 0) > partition.log.end_offset:
+        if self._ahead.get(partition, 0) > partition.end_offset:
             self.wake()
 
     def expire(self) -> None:
@@ -364,4 +296,4 @@ class ParkedFetch:
         self._is_woken = True
         self._parking.deadlines.forget(self, self._bucket)
         for partition in self._partitions:
-            partition.fetch_waiters.discard(self)
+            partition.drop_fetch(self)

@@ -1,4 +1,4 @@
-"""Compacted topics are compacted: the filthiest log first, one after the other.
+"""Compacted topics are compacted: the log with the largest dirty share first, one at a time.
 
 The work on messages is done by a process of its own, which is started when a round finds something
 to do and ended when there is nothing left. Here is decided which log is next, and each new segment
@@ -14,13 +14,14 @@ from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from ottla.broker.storage.compaction_helper import CompactionFailed, CompactionHelper, HelperLost
-from ottla.broker.storage.threads import wait_out
+from ottla.broker.storage.partition_look import PartitionLook
+from ottla.broker.threads import wait_out
 from ottla.errors import OttlaError
 from ottla.log.checkpoints import read_offsets, write_offsets
 from ottla.log.compaction.choice import Dirtiness, Rules, dirtiness
 from ottla.log.compaction.job import CompactionJob, Source
 from ottla.log.compaction.output import CleanedSegment
-from ottla.log.compaction.swap import Swap, SwapAbandoned, remove_cleaned
+from ottla.log.compaction.swap import SwapAbandoned, remove_cleaned
 from ottla.log.retention import extents
 from ottla.types import TopicPartition
 from ottla.wire.records import BATCH_HEADER_BYTES, read_header
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
     from ottla.broker.storage.stores import Store, StoresOf
     from ottla.config import BrokerConfig
     from ottla.log.handles import Handles
-    from ottla.log.log import Log
-    from ottla.log.segment import Segment
     from ottla.ports import Clock, Disk
 
 logger = logging.getLogger(__name__)
@@ -50,38 +49,35 @@ class RemovesLater(Protocol):
 
 
 class _Look(NamedTuple):
-    """A partition at one moment, for a thread to judge."""
+    """A compacted partition at one moment, and by what it is judged."""
 
-    partition: Partition
-    log: Log
-    segments: Sequence[Segment]
-    end_offset: int
-    start_offset: int
-    settled_base: int
+    at: PartitionLook
     rules: Rules
     cleaned_to: int | None
 
-    def is_current(self) -> bool:
-        return self.partition.log is self.log and not self.partition.is_retired
+    @property
+    def partition(self) -> Partition:
+        return self.at.partition
 
     def judge(self, handles: Handles, now_ms: int) -> Dirtiness:
         """Blocking."""
+        look = self.at
 
         def first_ms(at: int) -> int:
-            segment = self.segments[at]
+            segment = look.segments[at]
             if not segment.size:
                 return -1
             data = segment.reader(handles)(BATCH_HEADER_BYTES, 0)
             return read_header(data).max_timestamp
 
         return dirtiness(
-            extents(self.segments, self.end_offset),
+            extents(look.segments, look.end_offset),
             self.cleaned_to,
-            self.start_offset,
-            self.settled_base,
+            look.start_offset,
+            look.durable_base,
             self.rules,
             now_ms,
-            lambda at: self.log.youngest_ms(self.segments[at]),
+            look.youngest_ms,
             first_ms,
         )
 
@@ -89,7 +85,7 @@ class _Look(NamedTuple):
 class _GivenUp(NamedTuple):
     """A log that could not be compacted with a buffer of so many bytes."""
 
-    log: Log
+    look: PartitionLook
     reason: str
     map_bytes: int
 
@@ -146,7 +142,7 @@ class CompactionChore:
             return
         passed_over: set[TopicPartition] = set()
         try:
-            while (found := await self._filthiest(passed_over)) is not None:
+            while (found := await self._dirtiest(passed_over)) is not None:
                 look, state = found
                 if not await self._compact(look, state):
                     passed_over.add(look.partition.name)
@@ -158,7 +154,7 @@ class CompactionChore:
 
     # ------------------------------------------------------------------------------- choosing
 
-    async def _filthiest(self, passed_over: set[TopicPartition]) -> tuple[_Look, Dirtiness] | None:
+    async def _dirtiest(self, passed_over: set[TopicPartition]) -> tuple[_Look, Dirtiness] | None:
         by_store: dict[Store, list[Partition]] = {}
         for partition in self._partitions:
             if "compact" in partition.config.cleanup_policy and self._is_cleanable(partition):
@@ -180,17 +176,18 @@ class CompactionChore:
         return max(wanting, key=lambda pair: pair[1].ratio, default=None)
 
     def _is_cleanable(self, partition: Partition) -> bool:
-        log = partition.log
         given_up = self._given_up.get(partition.name)
-        if given_up is not None and not self._still_holds(given_up, log):
+        if given_up is not None and not self._still_holds(given_up, partition):
             del self._given_up[partition.name]
             given_up = None
-        return given_up is None and not log.fenced and not partition.is_retired
+        return given_up is None and not partition.is_fenced and not partition.is_retired
 
-    def _still_holds(self, given_up: _GivenUp, log: Log) -> bool:
+    def _still_holds(self, given_up: _GivenUp, partition: Partition) -> bool:
         """What was too much for the buffer may not be for one of another size."""
         map_bytes = self._config().log_cleaner_dedupe_buffer_size
-        return given_up.log is log and given_up.map_bytes == map_bytes
+        look = given_up.look
+        is_same = look.partition is partition and look.is_current()
+        return is_same and given_up.map_bytes == map_bytes
 
     async def _judge(
         self, store: Store, partitions: Sequence[Partition]
@@ -205,14 +202,9 @@ class CompactionChore:
             return []
 
     def _look(self, partition: Partition, cleaned: dict[TopicPartition, int]) -> _Look:
-        log, config = partition.log, partition.config
+        config = partition.config
         return _Look(
-            partition,
-            log,
-            log.segments,
-            log.end_offset,
-            log.start_offset,
-            min(log.synced.segment_base, partition.high_watermark.segment_base),
+            PartitionLook.at(partition),
             Rules(
                 config.min_cleanable_dirty_ratio,
                 config.min_compaction_lag_ms,
@@ -281,13 +273,13 @@ class CompactionChore:
         return cleaned_to > state.first_dirty
 
     def _job(self, look: _Look, state: Dirtiness) -> CompactionJob:
-        config = look.log.config
-        producers = look.log.last_data_of_producers()
+        config = look.at.log_config
+        producers = look.partition.last_data_of_producers()
         return CompactionJob(
-            directory=look.log.directory,
+            directory=look.partition.directory,
             sources=[
                 Source(segment.base_offset, segment.size)
-                for segment in look.segments
+                for segment in look.at.segments
                 if segment.base_offset < state.end
             ],
             first_dirty=state.first_dirty,
@@ -304,7 +296,7 @@ class CompactionChore:
     async def _swap(self, look: _Look, cleaned: CleanedSegment) -> None:
         """Renames happen on the loop, where nobody comes in between; syncs in a thread."""
         run = self._stores.of(look.partition).run
-        swap = Swap(look.log, self._handles, cleaned, look.is_current)
+        swap = look.at.swap(self._handles, cleaned)
         try:
             await run(swap.begin)
             swap.announce()
@@ -321,21 +313,21 @@ class CompactionChore:
     def _note_failure(self, look: _Look, error: OttlaError | OSError, map_bytes: int) -> None:
         name = look.partition.name
         kind = error.kind if isinstance(error, CompactionFailed) else type(error).__name__
-        if not look.is_current() or isinstance(error, SwapAbandoned) or kind in _PASSING:
+        if not look.at.is_current() or isinstance(error, SwapAbandoned) or kind in _PASSING:
             logger.info("%s: compaction is put off: %s", name, error)
         elif kind in _LASTING:
-            self._given_up[name] = _GivenUp(look.log, str(error), map_bytes)
+            self._given_up[name] = _GivenUp(look.at, str(error), map_bytes)
             logger.error("%s: it cannot be compacted: %s", name, error)
         else:
             logger.warning("%s: compaction failed: %s", name, error)
 
     async def _clear_up(self, look: _Look) -> None:
         """New segments that will not be used."""
-        if not look.is_current():
+        if not look.at.is_current():
             return
         try:
             await self._stores.of(look.partition).run(
-                remove_cleaned, self._disk, look.log.directory
+                remove_cleaned, self._disk, look.partition.directory
             )
         except OSError as error:
             logger.warning("%s: leftovers remain until a start: %s", look.partition.name, error)
@@ -372,6 +364,6 @@ def _judge_all(
         try:
             found.append((look, look.judge(handles, now_ms)))
         except (OSError, OttlaError) as error:
-            if look.is_current() and look.log.segments is look.segments:
+            if look.at.is_current() and look.at.has_same_segments():
                 logger.warning("%s: compaction cannot judge it: %s", look.partition.name, error)
     return found

@@ -16,8 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NamedTuple
 
 from ottla.log.directory import DataDirectory
-from ottla.log.log import Log
-from ottla.ports import Disk, Random
+from ottla.ports import Disk, Executor, Random
 from ottla.types import TopicPartition
 
 logger = logging.getLogger(__name__)
@@ -27,11 +26,11 @@ RETRY_PAUSE_S: Final = 5.0
 
 
 class Departure(NamedTuple):
-    """A partition's directory that is to go, and the log that was in use there, if any."""
+    """A partition's directory that is to go; if it was in use, with what closes its files."""
 
     data: DataDirectory
     name: TopicPartition
-    log: Log | None
+    close_files: Callable[[], None] | None
     unique: bytes
     is_kept: bool
 
@@ -41,8 +40,11 @@ class Departure(NamedTuple):
 
 
 class Departures:
-    def __init__(self, loop: asyncio.AbstractEventLoop, disk: Disk, random: Random) -> None:
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, executor: Executor, disk: Disk, random: Random
+    ) -> None:
         self._loop = loop
+        self._executor = executor
         self._disk = disk
         self._random = random
         self._taken: dict[str, list[Callable[[], None]]] = {}
@@ -50,7 +52,7 @@ class Departures:
 
     def begin(
         self,
-        leaving: Iterable[tuple[DataDirectory, TopicPartition, Log | None]],
+        leaving: Iterable[tuple[DataDirectory, TopicPartition, Callable[[], None] | None]],
         *,
         is_kept: bool = False,
     ) -> None:
@@ -59,12 +61,12 @@ class Departures:
         Those to be kept are renamed otherwise, and stay.
         """
         lanes, uniques = set(), dict[str, bytes]()
-        for data, name, log in leaving:
+        for data, name, close_files in leaving:
             # Each topic has its own: long names that begin alike are cut to the same length.
             unique = uniques.get(name.topic) or uniques.setdefault(
                 name.topic, self._random.bytes(16)
             )
-            departure = Departure(data, name, log, unique, is_kept)
+            departure = Departure(data, name, close_files, unique, is_kept)
             self._taken.setdefault(departure.path, [])
             lane = self._lane(data)
             lane.to_rename.append(departure)
@@ -99,7 +101,9 @@ class Departures:
     def _lane(self, data: DataDirectory) -> _Lane:
         lane = self._lanes.get(data)
         if lane is None:
-            lane = self._lanes[data] = _Lane(self._loop, self._disk, data, self._freed)
+            lane = self._lanes[data] = _Lane(
+                self._loop, self._executor, self._disk, data, self._freed
+            )
         return lane
 
     def _freed(self, path: str) -> None:
@@ -113,11 +117,13 @@ class _Lane:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        executor: Executor,
         disk: Disk,
         data: DataDirectory,
         freed: Callable[[str], None],
     ) -> None:
         self._loop = loop
+        self._executor = executor
         self._disk = disk
         self._data = data
         self._freed = freed
@@ -145,9 +151,9 @@ class _Lane:
             if self.to_rename:
                 count = min(RENAMED_AT_ONCE, len(self.to_rename))
                 some = [self.to_rename.popleft() for _ in range(count)]
-                self._renamed(some, await asyncio.to_thread(self._rename, some))
+                self._renamed(some, await self._executor.run(self._rename, some))
             else:
-                await asyncio.to_thread(self._remove, self.to_remove.popleft())
+                await self._executor.run(self._remove, self.to_remove.popleft())
 
     def _worked(self, work: asyncio.Task[None]) -> None:
         self._work = None
@@ -166,8 +172,8 @@ class _Lane:
         return found
 
     def _rename_one(self, departure: Departure) -> str | None:
-        if departure.log is not None:
-            departure.log.abandon()
+        if departure.close_files is not None:
+            departure.close_files()
         try:
             if departure.is_kept:
                 self._data.set_stray_aside(departure.name, departure.unique)

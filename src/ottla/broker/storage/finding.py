@@ -39,7 +39,7 @@ class Found(NamedTuple):
     """Where the partitions lie, and which of them have their topic's id in a file."""
 
     places: dict[TopicPartition, Store]
-    settled: set[TopicPartition]
+    with_id: set[TopicPartition]
 
 
 class Finder:
@@ -67,13 +67,13 @@ class Finder:
             for name, has_id in (ask(store, partial(self._look_in, store)) or {}).items():
                 other = found.places.get(name)
                 if other is not None:
-                    loser = self._loser(name, (other, name in found.settled), (store, has_id))
+                    loser = self._loser(name, (other, name in found.with_id), (store, has_id))
                     self._set_aside([(loser.data, name, None)])
                     if loser is store:
                         continue
                 found.places[name] = store
                 if has_id:
-                    found.settled.add(name)
+                    found.with_id.add(name)
         self._tell_of_strays()
         return found
 

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import threading
 from collections.abc import Callable, Iterable, Sequence
-from queue import SimpleQueue
-from time import perf_counter
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
 
 from ottla.broker.storage.stores import is_broken
 from ottla.log.hints import Hints
 from ottla.log.log import SyncTicket
-from ottla.ports import Disk
+from ottla.ports import Clock, Disk, Threads
 
 if TYPE_CHECKING:
-    from ottla.broker.network.connection import Outbox
-    from ottla.broker.storage.partition import Partition
     from ottla.broker.storage.partition_files import PartitionWrite
+    from ottla.broker.storage.partition_writes import PartitionWrites
 
 logger = logging.getLogger(__name__)
 
@@ -37,27 +34,43 @@ WARY_S: Final = 10.0
 STANDSTILL_S: Final = 1.0
 
 
+class Outbox(Protocol):
+    """Holds replies back for a moment, so that those of one connection leave together."""
+
+    def cork(self) -> None: ...
+
+    def uncork(self) -> None: ...
+
+
 class SyncJob:
     """One trip of the sync thread."""
 
     __slots__ = ("begun_s", "failed", "seconds", "tickets")
 
-    def __init__(self, tickets: list[tuple[Partition, SyncTicket]], begun_s: float) -> None:
+    def __init__(self, tickets: list[tuple[PartitionWrites, SyncTicket]], begun_s: float) -> None:
         self.tickets = tickets
         self.begun_s = begun_s
-        self.failed: dict[Partition, OSError] = {}
+        self.failed: dict[PartitionWrites, OSError] = {}
         self.seconds = 0.0
 
-    def run(self, disk: Disk) -> None:
-        started = perf_counter()
+    def run(self, disk: Disk, clock: Clock) -> None:
+        """Blocking, in a thread."""
+        started_s = clock.steady_s()
+        try:
+            self._sync_all(disk)
+        except Exception as error:
+            logger.exception("a sync failed in an unforeseen way")
+            self.failed = {partition: OSError(str(error)) for partition, _ in self.tickets}
+        self.seconds = clock.steady_s() - started_s
+
+    def _sync_all(self, disk: Disk) -> None:
         if len(self.tickets) <= TICKETS_SINGLY_MAX:
             for partition, ticket in self.tickets:
                 self._sync(disk, [(partition, ticket)])
         else:
             self._sync(disk, self.tickets)
-        self.seconds = perf_counter() - started
 
-    def _sync(self, disk: Disk, tickets: Sequence[tuple[Partition, SyncTicket]]) -> None:
+    def _sync(self, disk: Disk, tickets: Sequence[tuple[PartitionWrites, SyncTicket]]) -> None:
         files = [file for _, ticket in tickets for file in ticket.files]
         directories = [directory for _, ticket in tickets for directory in ticket.directories]
         try:
@@ -68,13 +81,13 @@ class SyncJob:
                 is_all_synced = False
                 self._sync_directories(disk, tickets)
             for partition, _ in tickets:
-                partition.settle(is_all_synced)
+                partition.make_directory_durable(is_all_synced)
         except OSError as error:
             for partition, _ in tickets:
                 self.failed[partition] = error
 
     def _sync_directories(
-        self, disk: Disk, tickets: Sequence[tuple[Partition, SyncTicket]]
+        self, disk: Disk, tickets: Sequence[tuple[PartitionWrites, SyncTicket]]
     ) -> None:
         """Those of deleted partitions may be gone; that is nobody else's failure."""
         for partition, ticket in tickets:
@@ -107,12 +120,14 @@ class Flusher:
     Adding to a file costs the loop a copy into the page cache, so that is done at once, and only
     that: what makes files, and all that comes while the disk is slow, goes through a thread. The
     kernel may let a writer wait for as long as a sync beside it takes, and the loop waits for
-    nobody. Syncs have a thread of their own, so that writes do not queue up behind them.
+    nobody. Syncs have a thread of their own, so that no write has to wait for its turn after one.
     """
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
+        threads: Threads,
+        clock: Clock,
         disk: Disk,
         name: str,
         observe_sync_s: Callable[[float], None],
@@ -121,25 +136,25 @@ class Flusher:
         stalled_bytes_max: int = STALLED_BYTES_MAX,
     ) -> None:
         self._loop = loop
+        self._clock = clock
         self._disk = disk
+        self._name = name
         self._observe_sync_s = observe_sync_s
         self._outbox = outbox
         self.on_broken = on_broken
         self._stalled_bytes_max = stalled_bytes_max
-        self._queued: list[Partition] = []
-        self._held: dict[Partition, None] = {}
+        self._queued: list[PartitionWrites] = []
+        self._held: dict[PartitionWrites, None] = {}
         # With the bytes that wait for the sync; and those whose turn it was when a thread wrote to
         # them, which are written to no more before they are synced.
-        self._dirty: dict[Partition, int] = {}
-        self._overdue: dict[Partition, None] = {}
-        self._jobs: SimpleQueue[SyncJob | None] = SimpleQueue()
+        self._dirty: dict[PartitionWrites, int] = {}
+        self._overdue: dict[PartitionWrites, None] = {}
+        self._syncer = threads.executor(f"sync-{name}", 1)
         self._job: SyncJob | None = None
-        self._writes: SimpleQueue[WriteJob | None] = SimpleQueue()
+        self._writer = threads.executor(f"write-{name}", 1)
         self._write_job: WriteJob | None = None
         self._idle = asyncio.Event()
         self._idle.set()
-        self._syncer = threading.Thread(target=self._work, name=f"sync-{name}", daemon=True)
-        self._writer = threading.Thread(target=self._work_writes, name=f"write-{name}", daemon=True)
         self._unsynced_bytes = 0
         self._syncing_bytes = 0
         self._waiting_bytes = 0
@@ -152,13 +167,9 @@ class Flusher:
         self.syncs = 0
         self._is_stopping = False
 
-    def start(self) -> None:
-        self._syncer.start()
-        self._writer.start()
-
     @property
-    def is_far_behind(self) -> bool:
-        """The disk does not keep up: who does not wait for it has to from now on."""
+    def is_overloaded(self) -> bool:
+        """The disk does not keep up: whoever does not wait for it has to from now on."""
         return self._waiting_bytes > UNSYNCED_BYTES_MAX
 
     @property
@@ -170,29 +181,25 @@ class Flusher:
     def stalled_s(self) -> float:
         """For how long the disk has been at what it does now."""
         begun = [job.begun_s for job in (self._job, self._write_job) if job is not None]
-        return self._loop.time() - min(begun) if begun else 0.0
+        return self._clock.steady_s() - min(begun) if begun else 0.0
 
     @property
     def is_slow(self) -> bool:
         """Whether whoever asks something of the disk might have to wait."""
         return self._is_wary()
 
-    def queue(self, partition: Partition) -> None:
+    def queue(self, partition: PartitionWrites) -> None:
         """The partition has batches to write at the end of this loop turn."""
         if not self._queued:
             self._loop.call_soon(self._write_queued)
         self._queued.append(partition)
 
-    def leave(self, partition: Partition) -> None:
-        """The partition is deleted. A ticket under way keeps its files open until it is back.
-
-        The others are closed by whoever removes the directory.
-        """
+    def forget(self, partition: PartitionWrites) -> None:
+        """The partition is deleted: nobody needs what is not synced of it."""
         self._unsynced_bytes -= self._dirty.pop(partition, 0)
         self._overdue.pop(partition, None)
-        partition.log.fenced = True
 
-    def want_sync(self, partition: Partition) -> None:
+    def want_sync(self, partition: PartitionWrites) -> None:
         self._dirty.setdefault(partition, 0)
         self._begin_sync()
 
@@ -201,17 +208,17 @@ class Flusher:
     def _write_queued(self) -> None:
         queued, self._queued = self._queued, []
         self._outbox.cork()
-        begun_s = self._loop.time()
+        begun_s = self._clock.steady_s()
         try:
             self._write(queued)
-            self._note_time(self._loop.time() - begun_s)
+            self._note_time(self._clock.steady_s() - begun_s)
             self._begin_sync()
         finally:
             self._outbox.uncork()
         self._weigh()
         self._tell_broken()
 
-    def _write(self, partitions: Iterable[Partition]) -> None:
+    def _write(self, partitions: Iterable[PartitionWrites]) -> None:
         is_wary = self._is_wary()
         for_thread = []
         for partition in partitions:
@@ -225,13 +232,13 @@ class Flusher:
         if writes:
             self._hand_over(writes)
 
-    def probe(self, partition: Partition) -> None:
+    def probe(self, partition: PartitionWrites) -> None:
         """Tries whether the disk takes again what it refused; another time if it is busy."""
         write = partition.begin_probe() if self._write_job is None else None
         if write is not None:
             self._hand_over([write])
 
-    def save(self, partition: Partition, hints: Hints) -> bool:
+    def save(self, partition: PartitionWrites, hints: Hints) -> bool:
         """Has the thread write them, and syncs that; False while it is at something else."""
         if self._write_job is not None or self._is_stopping:
             return False
@@ -241,37 +248,33 @@ class Flusher:
         return True
 
     def _hand_over(self, writes: list[PartitionWrite]) -> None:
-        self._write_job = WriteJob(writes, self._loop.time())
+        self._write_job = WriteJob(writes, self._clock.steady_s())
         self._idle.clear()
-        self._writes.put(self._write_job)
+        job = self._write_job
+        self._writer.begin(job.run, partial(self._finish_write, job))
 
     def _is_wary(self) -> bool:
         """Whether a write might have to wait: beside a long sync, and for a while after one."""
         job = self._job
         if job is None and not self._wary_until_s:
             return False
-        now_s = self._loop.time()
+        now_s = self._clock.steady_s()
         if job is not None and now_s - job.begun_s > QUICK_SYNC_S_MAX:
             return True
         return now_s < self._wary_until_s
 
-    def _wrote(self, partition: Partition, byte_count: int) -> None:
+    def _wrote(self, partition: PartitionWrites, byte_count: int) -> None:
         if byte_count == 0 and partition.failure is not None:
             # A damaged log is no broken disk: the others there may be as good as ever.
-            if partition.log.corruption is None:
+            if not partition.is_damaged:
                 self._note_broken(partition.failure)
         elif partition.is_synced_eagerly:
             self._unsynced_bytes += byte_count
             self._dirty[partition] = self._dirty.get(partition, 0) + byte_count
 
-    def _work_writes(self) -> None:
-        while (job := self._writes.get()) is not None:
-            job.run()
-            self._loop.call_soon_threadsafe(self._finish_write, job)
-
     def _finish_write(self, job: WriteJob) -> None:
         self._write_job = None
-        self._note_time(self._loop.time() - job.begun_s)
+        self._note_time(self._clock.steady_s() - job.begun_s)
         self._outbox.cork()
         try:
             for write in job.writes:
@@ -304,23 +307,15 @@ class Flusher:
                 self._overdue[partition] = None
                 continue
             self._unsynced_bytes -= byte_count
-            ticket = partition.log.begin_sync()
+            ticket = partition.begin_sync()
             if ticket is not None:
                 self._syncing_bytes += byte_count
                 tickets.append((partition, ticket))
         if tickets:
-            self._job = SyncJob(tickets, self._loop.time())
+            job = self._job = SyncJob(tickets, self._clock.steady_s())
             self._idle.clear()
-            self._jobs.put(self._job)
-
-    def _work(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                job.run(self._disk)
-            except Exception as error:
-                logger.exception("a sync failed in an unforeseen way")
-                job.failed = {partition: OSError(str(error)) for partition, _ in job.tickets}
-            self._loop.call_soon_threadsafe(self._finish_sync, job)
+            work = partial(job.run, self._disk, self._clock)
+            self._syncer.begin(work, partial(self._finish_sync, job))
 
     def _finish_sync(self, job: SyncJob) -> None:
         self._job = None
@@ -346,12 +341,12 @@ class Flusher:
         self._note_idle()
         self._tell_broken()
 
-    # --------------------------------------------------------------------------- how the disk is
+    # ------------------------------------------------------------------------- a disk in trouble
 
     def _note_time(self, seconds: float) -> None:
         if seconds > STALL_S:
-            self._wary_until_s = self._loop.time() + WARY_S
-        elif self._wary_until_s and self._loop.time() >= self._wary_until_s:
+            self._wary_until_s = self._clock.steady_s() + WARY_S
+        elif self._wary_until_s and self._clock.steady_s() >= self._wary_until_s:
             self._wary_until_s = 0.0
 
     def _weigh(self) -> None:
@@ -404,11 +399,8 @@ class Flusher:
             async with asyncio.timeout(STOP_S_MAX):
                 await self.drain()
         except TimeoutError:
-            logger.error("%s: the disk does not answer", self._syncer.name)
+            logger.error("%s: the disk does not answer", self._name)
             return False
-        self._jobs.put(None)
-        self._writes.put(None)
-        for thread in (self._syncer, self._writer):
-            if thread.is_alive():
-                await asyncio.to_thread(thread.join, STOP_S_MAX)
+        self._syncer.close()
+        self._writer.close()
         return True

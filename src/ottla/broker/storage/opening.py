@@ -8,14 +8,13 @@ never has two rivals. Codecs let go of the lock; they are bounded for the sake o
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Final, NamedTuple, TypeVar
 
 from ottla.errors import CorruptBatch, InvalidRecord, OttlaError, TooLargeToOpen
+from ottla.ports import Threads
 from ottla.wire.records import BatchHeader, check_produced
 from ottla.wire.scanning import Steps, keyless_records
 from ottla.wire.schema import Buffer
@@ -50,22 +49,21 @@ def check_keys(topic: str, batch: Buffer, header: BatchHeader) -> Steps[None]:
 
 
 class Opening:
-    """The threads come with the first batch that needs one."""
-
-    def __init__(self, pause: Callable[[], None] = lambda: time.sleep(PAUSE_S)) -> None:
+    def __init__(
+        self, threads: Threads, pause: Callable[[], None] = lambda: time.sleep(PAUSE_S)
+    ) -> None:
         self._pause = pause
         self._turn = threading.Lock()
-        self._searches = ThreadPoolExecutor(1, thread_name_prefix="search")
-        self._codecs = ThreadPoolExecutor(CODEC_THREADS, thread_name_prefix="codec")
+        self._searches = threads.executor("search", 1)
+        self._codecs = threads.executor("codec", CODEC_THREADS)
 
     async def check_keys(self, batches: Sequence[tuple[str, Buffer]]) -> list[Opened]:
         """Looks for keys in batches for compacted topics, one after the other in one thread."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._searches, self._check_all, batches)
+        return await self._searches.run(self._check_all, batches)
 
     async def compress(self, work: Callable[[Buffer], Buffer], records: Buffer) -> Buffer:
         """Runs a codec."""
-        return await asyncio.get_running_loop().run_in_executor(self._codecs, work, records)
+        return await self._codecs.run(work, records)
 
     def go_through(self, steps: Steps[T]) -> T:
         """Blocking, in a thread: all steps of a search, with pauses."""
@@ -90,5 +88,5 @@ class Opening:
         return None
 
     def close(self) -> None:
-        for threads in (self._searches, self._codecs):
-            threads.shutdown(wait=False, cancel_futures=True)
+        self._searches.close()
+        self._codecs.close()

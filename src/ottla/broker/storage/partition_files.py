@@ -12,8 +12,8 @@ from ottla.log.writing import Probing, Writing
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
-    from ottla.broker.network.waiting import CommitWaiter
-    from ottla.broker.storage.partition import Partition
+    from ottla.broker.storage.partition_writes import PartitionWrites
+    from ottla.broker.storage.waiters import WriteWaiter
 
 
 class Home:
@@ -24,7 +24,7 @@ class Home:
 
     __slots__ = (
         "_is_doubted",
-        "_is_settled",
+        "_is_durable",
         "_name",
         "_topic_id",
         "data",
@@ -33,12 +33,12 @@ class Home:
     )
 
     def __init__(
-        self, data: DataDirectory, name: TopicPartition, topic_id: bytes, *, is_settled: bool
+        self, data: DataDirectory, name: TopicPartition, topic_id: bytes, *, is_durable: bool
     ) -> None:
         self.data = data
         self._name = name
         self._topic_id = topic_id
-        self.is_laid_out = self._is_settled = is_settled
+        self.is_laid_out = self._is_durable = is_durable
         self._is_doubted = False
         self.is_taken = False
 
@@ -51,7 +51,7 @@ class Home:
 
         Another sync would say that all is well: the kernel reports a lost page once.
         """
-        self._is_doubted = not self._is_settled
+        self._is_doubted = not self._is_durable
 
     def lay_out(self) -> None:
         if self.is_to_be_laid_out:
@@ -60,12 +60,12 @@ class Home:
             self.data.lay_out(self._name, self._topic_id)
             self.is_laid_out, self._is_doubted = True, False
 
-    def settle(self, is_all_synced: bool) -> None:
+    def make_durable(self, is_all_synced: bool) -> None:
         """Blocking, unless the whole file system has just been synced."""
-        if not self._is_settled:
+        if not self._is_durable:
             if not is_all_synced:
                 self.data.settle(self._name)
-            self._is_settled = True
+            self._is_durable = True
 
 
 class PartitionWrite:
@@ -75,11 +75,11 @@ class PartitionWrite:
 
     def __init__(
         self,
-        partition: Partition,
+        partition: PartitionWrites,
         home: Home,
         writing: Writing | Probing | Saving,
         byte_count: int,
-        waiters: list[tuple[CommitWaiter, Any]],
+        waiters: list[tuple[WriteWaiter, Any]],
     ) -> None:
         self.partition = partition
         self.byte_count = byte_count
@@ -96,7 +96,7 @@ class PartitionWrite:
         except OSError as error:
             self.error = error
 
-    def settle(self, log: Log) -> None:
+    def report_to(self, log: Log) -> None:
         """Back on the loop: the log learns what became of it."""
         if isinstance(self._writing, Probing):
             log.end_probe(self._writing)

@@ -1,6 +1,6 @@
 """Recovery points between the checkpoints, where much is written.
 
-What lies behind the recovery point has to be read, checked and written once more after a crash,
+What lies after the recovery point has to be read, checked and written once more after a crash,
 and damage there cannot be told from a message that was cut off. So the points follow the syncs
 every few seconds; a directory in which nothing was synced is left alone.
 """
@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable, Coroutine, Iterable
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.broker.storage.threads import wait_out
+from ottla.broker.threads import wait_out
 
 if TYPE_CHECKING:
     from ottla.broker.storage.stores import Store

@@ -16,15 +16,16 @@ from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from ottla.broker.storage.threads import WAIT_S_MAX, wait_out
+from ottla.broker.storage.partition_look import PartitionLook
+from ottla.broker.threads import WAIT_S_MAX, wait_out
 from ottla.errors import OttlaError
 from ottla.log.retention import Extent, Limits, count_expired, extents, start_without
 
 if TYPE_CHECKING:
     from ottla.broker.storage.partition import Partition
     from ottla.broker.storage.stores import Store, StoresOf
-    from ottla.config import BrokerConfig, TopicConfig
-    from ottla.log.log import Log, SyncTicket
+    from ottla.config import BrokerConfig
+    from ottla.log.log import SyncTicket
     from ottla.log.segment import Segment
     from ottla.ports import Clock, Disk
 
@@ -63,8 +64,8 @@ class Shortener:
         by_store: dict[Store, dict[Partition, int]] = {}
         failed: dict[Partition, OSError] = {}
         for partition, offset in starts.items():
-            if partition.log.fenced:
-                failed[partition] = OSError(errno.EIO, "fenced", partition.log.directory)
+            if partition.is_fenced:
+                failed[partition] = OSError(errno.EIO, "fenced", partition.directory)
             else:
                 by_store.setdefault(self._stores.of(partition), {})[partition] = offset
         groups = list(by_store.items())
@@ -77,7 +78,7 @@ class Shortener:
     async def _shorten(self, store: Store, starts: Mapping[Partition, int]) -> OSError | None:
         async with self._turns[store]:
             for partition, offset in starts.items():
-                partition.planned_start = offset
+                partition.plan_start(offset)
             try:
                 await wait_out(self._save_start_offsets(starts))
                 leaving = self._move(starts)
@@ -85,7 +86,7 @@ class Shortener:
                 return error
             finally:
                 for partition in starts:
-                    partition.planned_start = 0
+                    partition.plan_start(0)
             if leaving:
                 for partition, paths in await wait_out(store.run(_set_aside, leaving)):
                     self.remove_later(partition, paths)
@@ -94,12 +95,9 @@ class Shortener:
     def _move(self, starts: Mapping[Partition, int]) -> list[_Leaving]:
         leaving = []
         for partition, offset in starts.items():
-            log = partition.log
-            if partition.is_retired or log.fenced or offset > log.end_offset:
-                continue
-            segments = log.delete_before(offset)
+            segments = partition.delete_before(offset)
             if segments:
-                leaving.append(_Leaving(partition, log, segments))
+                leaving.append(_Leaving(partition, segments))
                 self.segments_deleted += len(segments)
                 self.bytes_deleted += sum(segment.size for segment in segments)
         return leaving
@@ -147,86 +145,26 @@ class _Leaving(NamedTuple):
     """Segments that are not in their log any more; their files are still there."""
 
     partition: Partition
-    log: Log
     segments: Sequence[Segment]
 
 
 def _set_aside(leaving: Sequence[_Leaving]) -> list[tuple[Partition, list[str]]]:
     """In a thread. Who reads one of the files goes on reading it."""
     renamed = []
-    for partition, log, segments in leaving:
+    for partition, segments in leaving:
         if partition.is_retired:
             continue
         try:
-            renamed.append((partition, log.set_aside(segments)))
+            renamed.append((partition, partition.set_aside(segments)))
         except OSError as error:
             logger.warning("%s: old files remain until a start: %s", partition.name, error)
     return renamed
 
 
-class _Look(NamedTuple):
-    """A partition at one moment, for a thread to judge."""
-
-    partition: Partition
-    log: Log
-    config: TopicConfig
-    segments: Sequence[Segment]
-    start_offset: int
-    end_offset: int
-    high_watermark: int
-
-    @classmethod
-    def at(cls, partition: Partition) -> _Look:
-        log = partition.log
-        return cls(
-            partition,
-            log,
-            partition.config,
-            log.segments,
-            log.start_offset,
-            log.end_offset,
-            # Under write.caching the high watermark runs ahead of what is synced. The producers'
-            # state up to the new start must not be only in segments that go.
-            min(partition.high_watermark.offset, log.synced.offset),
-        )
-
-    def judge(self, now_ms: int) -> _Verdict:
-        """Blocking."""
-        config, log = self.config, extents(self.segments, self.end_offset)
-        gone = count_expired(
-            log,
-            Limits("delete" in config.cleanup_policy, config.retention_ms, config.retention_bytes),
-            self.start_offset,
-            self.high_watermark,
-            now_ms,
-            lambda at: self.log.youngest_ms(self.segments[at]),
-        )
-        return _Verdict(self, log, gone)
-
-    def is_up_to_date(self) -> bool:
-        """False when the settings it was judged by, or the log, are others by now."""
-        partition = self.partition
-        return (
-            partition.log is self.log
-            and partition.config is self.config
-            and not partition.is_retired
-            and not self.log.fenced
-        )
-
-    def is_unchanged(self) -> bool:
-        """True when not even a batch has come."""
-        return (
-            self.is_up_to_date()
-            and not self.partition.is_being_written
-            and self.log.segments is self.segments
-            and self.log.end_offset == self.end_offset
-        )
-
-
 class _Verdict(NamedTuple):
     """How many of a partition's segments may go."""
 
-    look: _Look
+    look: PartitionLook
     log: Sequence[Extent]
     gone: int
 
@@ -237,6 +175,20 @@ class _Verdict(NamedTuple):
     def start(self, *, but_the_last: bool) -> int:
         gone = self.gone - 1 if but_the_last else self.gone
         return start_without(self.log, gone, self.look.start_offset)
+
+
+def _judge(look: PartitionLook, now_ms: int) -> _Verdict:
+    """Blocking."""
+    config, log = look.config, extents(look.segments, look.end_offset)
+    gone = count_expired(
+        log,
+        Limits("delete" in config.cleanup_policy, config.retention_ms, config.retention_bytes),
+        look.start_offset,
+        look.durable_offset,
+        now_ms,
+        look.youngest_ms,
+    )
+    return _Verdict(look, log, gone)
 
 
 class RetentionChore:
@@ -302,7 +254,7 @@ class RetentionChore:
     async def _go_round(self, store: Store, partitions: Sequence[Partition]) -> None:
         for first in range(0, len(partitions), PARTITIONS_AT_ONCE):
             some = partitions[first : first + PARTITIONS_AT_ONCE]
-            looks = [_Look.at(partition) for partition in some if not partition.log.fenced]
+            looks = [PartitionLook.at(partition) for partition in some if not partition.is_fenced]
             now_ms = self._clock.wall_ms()
             verdicts = await wait_out(store.run(_judge_all, looks, now_ms))
             if verdicts:
@@ -323,26 +275,28 @@ class RetentionChore:
                 logger.warning("%s: its start cannot be moved: %s", partition.name, error)
             logger.info("%d segments are gone", self.segments_deleted - before)
 
-    async def _roll(self, store: Store, looks: Sequence[_Look], now_ms: int) -> set[Partition]:
+    async def _roll(
+        self, store: Store, looks: Sequence[PartitionLook], now_ms: int
+    ) -> set[Partition]:
         """Begins segments so that the last ones can go; returns the partitions that have one.
 
         The producers' state is in a synced file of its own before the batches go that it is from.
         """
         for look in looks:
-            if look.log.is_cold:
-                look.log.warm(*await wait_out(store.run(look.log.fetch_indexes)))
+            if look.partition.is_cold:
+                await wait_out(look.partition.warm_up(store.run))
         begun = [look for look in looks if look.is_unchanged()]
         for look in begun:
             look.partition.roll(now_ms)
         await asyncio.gather(*(_written(look.partition) for look in begun))
         rolled, tickets = set(), []
         for look in begun:
-            active = look.log.segments[-1]
+            active = look.newest_segment
             if active.base_offset != look.end_offset or not active.is_created:
                 logger.warning("%s: no new segment can be begun", look.partition.name)
                 continue
             rolled.add(look.partition)
-            ticket = look.log.begin_sync()
+            ticket = look.partition.begin_sync()
             if ticket is not None:
                 tickets.append((look, ticket))
         if tickets:
@@ -355,7 +309,9 @@ class RetentionChore:
         return rolled
 
 
-def _sync_all(disk: Disk, tickets: Sequence[tuple[_Look, SyncTicket]]) -> list[OSError | None]:
+def _sync_all(
+    disk: Disk, tickets: Sequence[tuple[PartitionLook, SyncTicket]]
+) -> list[OSError | None]:
     """In a thread."""
     errors: list[OSError | None] = []
     for _, ticket in tickets:
@@ -367,14 +323,14 @@ def _sync_all(disk: Disk, tickets: Sequence[tuple[_Look, SyncTicket]]) -> list[O
     return errors
 
 
-def _judge_all(looks: Sequence[_Look], now_ms: int) -> list[_Verdict]:
+def _judge_all(looks: Sequence[PartitionLook], now_ms: int) -> list[_Verdict]:
     """In a thread: those of which something may go."""
     verdicts = []
     for look in looks:
         try:
-            verdict = look.judge(now_ms)
+            verdict = _judge(look, now_ms)
         except (OSError, OttlaError) as error:
-            if look.is_up_to_date() and look.log.segments is look.segments:
+            if look.is_up_to_date() and look.has_same_segments():
                 logger.warning("%s: retention cannot judge it: %s", look.partition.name, error)
             continue
         if verdict.gone:
@@ -393,7 +349,7 @@ class _Waiter:
     def __init__(self) -> None:
         self.told = asyncio.Event()
 
-    def committed(self, item: Any) -> None:
+    def succeeded(self, item: Any) -> None:
         self.told.set()
 
     def failed(self, item: Any, error: Exception) -> None:

@@ -9,11 +9,11 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
-from ottla.broker.storage.threads import wait_out
+from ottla.broker.threads import wait_out
 from ottla.config import BrokerConfig
 from ottla.log.corruption import Corruption, Examined, examine, leave_note
 from ottla.log.handles import Handles
-from ottla.log.inspection.scrub import Stretch, is_still_there, slice_of, stretch_from
+from ottla.log.inspection.scrub import Stretch, slice_of
 from ottla.ports import Clock, Disk
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class ScrubChore:
         self._to_do = list(self._partitions())
         self._is_in_pass, self.pass_started_ms = True, now_ms
         self._pass_bytes_done = 0
-        self._pass_bytes_total = sum(partition.log.size_bytes for partition in self._to_do)
+        self._pass_bytes_total = sum(partition.size_bytes for partition in self._to_do)
         return True
 
     def _end_pass(self) -> None:
@@ -117,9 +117,9 @@ class ScrubChore:
             if partition.is_retired or partition.failure is not None:
                 self._leave_partition()
                 continue
-            if self._stretch is None or not is_still_there(partition.log, self._stretch):
+            if self._stretch is None or not partition.holds(self._stretch):
                 self._examined = None
-                self._stretch = stretch_from(partition.log, self._next_offset)
+                self._stretch = partition.stretch_from(self._next_offset)
             if self._stretch is not None:
                 return True
             self._leave_partition()
@@ -140,7 +140,7 @@ class ScrubChore:
                 )
             )
         except OSError as error:
-            if is_still_there(partition.log, stretch):
+            if partition.holds(stretch):
                 logger.warning("%s: cannot be scrubbed: %s", partition.name, error)
             self._pass_over(stretch)
             return budget
@@ -162,20 +162,13 @@ class ScrubChore:
 
     async def _follow_suspicions(self) -> None:
         for partition in self._partitions():
-            suspicion, log = partition.log.suspicion, partition.log
-            if suspicion is None or log.corruption is not None:
-                continue
-            log.suspicion = None
-            for segment in log.segments:
-                if segment.handle.path == suspicion.path:
-                    stretch = stretch_from(log, segment.base_offset)
-                    if stretch is not None:
-                        await self._confirm(partition, stretch)
-                    break
+            stretch = partition.take_suspicion()
+            if stretch is not None:
+                await self._confirm(partition, stretch)
 
     async def _confirm(self, partition: Partition, stretch: Stretch) -> None:
         """Looks again, at the whole segment, and fences the partition if it is still so."""
-        log, store = partition.log, self._stores.of(partition)
+        store = self._stores.of(partition)
         segment, end, next_base = stretch
         read = segment.reader(self._handles)
         try:
@@ -186,8 +179,8 @@ class ScrubChore:
             )
         else:
             corruption = examined.corruption
-        if corruption is None or partition.log is not log or not is_still_there(log, stretch):
+        if corruption is None or not partition.holds(stretch):
             return
         self.corruptions_found += 1
         partition.condemn(corruption)
-        await wait_out(store.run(leave_note, self._disk, log.directory, corruption))
+        await wait_out(store.run(leave_note, self._disk, partition.directory, corruption))

@@ -13,8 +13,8 @@ import logging
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ottla.cluster.directories import is_reserved
@@ -22,7 +22,7 @@ from ottla.config import BrokerConfig
 from ottla.errors import CannotStart
 from ottla.log.directory import DataDirectory, Identity, encode_uuid
 from ottla.log.reserve import NO_ROOM, Reserve
-from ottla.ports import Disk, Random
+from ottla.ports import Disk, Executor, Random, Threads
 from ottla.types import METADATA_TOPIC, TopicPartition
 
 if TYPE_CHECKING:
@@ -73,7 +73,12 @@ class Store:
     internal_flusher: Flusher
 
     def __init__(
-        self, data: DataDirectory, reserve: Reserve, *, takes_partitions: bool = True
+        self,
+        data: DataDirectory,
+        reserve: Reserve,
+        executor: Executor,
+        *,
+        takes_partitions: bool = True,
     ) -> None:
         self.data = data
         self.reserve = reserve
@@ -85,8 +90,7 @@ class Store:
         # Held while a checkpoint is written: two at once would write the same scratch file.
         self.saving = asyncio.Lock()
         self._looking_up = asyncio.Semaphore(LOOK_UPS_PER_STORE)
-        name = os.path.basename(data.path) or "data"
-        self._threads = ThreadPoolExecutor(THREADS_PER_STORE, thread_name_prefix=f"io-{name}")
+        self._executor = executor
 
     @property
     def path(self) -> str:
@@ -100,18 +104,14 @@ class Store:
     def flushers(self) -> tuple[Flusher, Flusher]:
         return self.flusher, self.internal_flusher
 
-    async def run(self, work: Callable[..., T], *arguments: Any) -> T:
+    def run(self, work: Callable[..., T], *arguments: Any) -> asyncio.Future[T]:
         """Blocking work on this directory, in its own few threads."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+        return asyncio.ensure_future(self._executor.run(work, *arguments))
 
     async def look_up(self, work: Callable[..., T], *arguments: Any) -> T:
         """As `run`, for what may wait long for its turn: some threads stay free for reads."""
         async with self._looking_up:
             return await self.run(work, *arguments)
-
-    @property
-    def threads(self) -> ThreadPoolExecutor:
-        return self._threads
 
     def measure(self, disk: Disk) -> None:
         """Blocking: how much room there is. What was given up of the reserve is taken back."""
@@ -145,7 +145,7 @@ class Store:
                 return done
 
     def close(self) -> None:
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._executor.close()
         with suppress(OSError):
             self.data.release()
 
@@ -172,7 +172,7 @@ class Placement:
         self._empty: Counter[DataDirectory] = Counter()
         if len(stores) > 1:
             for partition in partitions:
-                self.add(partition.data, is_empty=not partition.log.size_bytes)
+                self.add(partition.data, is_empty=not partition.size_bytes)
 
     def add(self, data: DataDirectory, *, is_empty: bool) -> None:
         self._count[data] += 1
@@ -193,7 +193,7 @@ class Stores:
     """All directories that the settings name, usable or not."""
 
     def __init__(
-        self, disk: Disk, stores: Sequence[Store], metadata: Store, cluster_id: str, random: Random
+        self, disk: Disk, stores: Sequence[Store], nowhere: Store, metadata: Store, cluster_id: str
     ) -> None:
         self._disk = disk
         self._all = tuple(stores)
@@ -201,7 +201,7 @@ class Stores:
         self.metadata = metadata
         self.cluster_id = cluster_id
         # Where those partitions are whose directory is not among ours.
-        self.nowhere = _store(disk, "/nowhere", random, takes_partitions=False)
+        self.nowhere = nowhere
         self.nowhere.failure = OSError(errno.ENODEV, "its data directory is not among log.dirs")
 
     def give_flushers(self, new_flusher: Callable[[Store, str], Flusher]) -> None:
@@ -264,9 +264,10 @@ class Stores:
 # ------------------------------------------------------------------------------------ starting
 
 
-def open_stores(disk: Disk, config: BrokerConfig, random: Random) -> Stores:
+def open_stores(disk: Disk, config: BrokerConfig, random: Random, threads: Threads) -> Stores:
     """Blocking: holds every directory, checks whose it is, and makes new ones ours."""
-    stores = _named(disk, config, random)
+    new_store = partial(_store, disk, random, threads)
+    stores = _named(config, new_store)
     try:
         identities = _hold_all(stores)
         cluster_id = _check_owner(config, identities)
@@ -281,31 +282,36 @@ def open_stores(disk: Disk, config: BrokerConfig, random: Random) -> Stores:
             except OSError as error:
                 _leave_out(store, error)
         _check_usable(metadata)
-        return Stores(disk, stores, metadata, cluster_id, random)
+        nowhere = new_store("/nowhere", takes_partitions=False)
+        return Stores(disk, stores, nowhere, metadata, cluster_id)
     except BaseException:
         for store in stores:
             store.close()
         raise
 
 
-def _store(disk: Disk, path: str, random: Random, *, takes_partitions: bool = True) -> Store:
+def _store(
+    disk: Disk, random: Random, threads: Threads, path: str, *, takes_partitions: bool = True
+) -> Store:
     reserve = Reserve(disk, path, random)
-    return Store(DataDirectory(disk, path), reserve, takes_partitions=takes_partitions)
+    name = os.path.basename(path) or "data"
+    executor = threads.executor(f"io-{name}", THREADS_PER_STORE)
+    return Store(DataDirectory(disk, path), reserve, executor, takes_partitions=takes_partitions)
 
 
-def _named(disk: Disk, config: BrokerConfig, random: Random) -> list[Store]:
+def _named(config: BrokerConfig, new_store: Callable[..., Store]) -> list[Store]:
     """The directories of log.dirs, and that of metadata.log.dir where it is another one."""
     by_place: dict[str, Store] = {}
     for path in config.log_dirs:
         place = os.path.realpath(path)
         if place in by_place:
             raise CannotStart(f"log.dirs names {path} twice, as {by_place[place].path} as well.")
-        by_place[place] = _store(disk, os.path.abspath(path), random)
+        by_place[place] = new_store(os.path.abspath(path))
     if config.metadata_log_dir is not None:
         place = os.path.realpath(config.metadata_log_dir)
         if place not in by_place:
             path = os.path.abspath(config.metadata_log_dir)
-            by_place[place] = _store(disk, path, random, takes_partitions=False)
+            by_place[place] = new_store(path, takes_partitions=False)
     return list(by_place.values())
 
 

@@ -1,0 +1,164 @@
+"""Opens, makes and deletes the partitions of this node as the committed metadata says."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+
+from ottla.broker.control.metadata import (
+    Change,
+    LeaderChanged,
+    MetadataCache,
+    PartitionsAdded,
+    TopicConfigChanged,
+    TopicCreated,
+    TopicDeleted,
+)
+from ottla.broker.counters import Metrics
+from ottla.broker.storage.departures import Departures
+from ottla.broker.storage.finding import Finder
+from ottla.broker.storage.partition import Partition
+from ottla.broker.storage.partition_opener import (
+    NOTHING_REMEMBERED,
+    PartitionOpener,
+    Wanted,
+    log_config,
+)
+from ottla.broker.storage.partitions import NO_PARTITIONS, Partitions
+from ottla.broker.storage.stores import Placement, Store, Stores
+from ottla.cluster.directories import Assignment, directory_of
+from ottla.cluster.image import PartitionImage, TopicImage
+from ottla.errors import UnknownTopicOrPartition
+from ottla.types import LeaderEpoch, TopicId, TopicPartition
+
+
+class MetadataFollower:
+    def __init__(
+        self,
+        node_id: int,
+        metadata: MetadataCache,
+        stores: Stores,
+        partitions: Partitions,
+        opener: PartitionOpener,
+        departures: Departures,
+        metrics: Metrics,
+        on_placed: Callable[[list[Assignment]], None],
+    ) -> None:
+        self._node_id = node_id
+        self._metadata = metadata
+        self._stores = stores
+        self._partitions = partitions
+        self._opener = opener
+        self._departures = departures
+        self._metrics = metrics
+        self._on_placed = on_placed
+
+    def open_all(self) -> None:
+        """At start, blocking: opens the log of every partition that the metadata names."""
+        metadata, online = self._metadata, self._stores.online()
+        topics = metadata.image.topics_by_name.values()
+        topic_ids = {topic.name: topic.id for topic in topics}
+        remembered = {store: self._opener.remembered(store, topic_ids) for store in online}
+        synced = {store: each.recovery_points for store, each in remembered.items()}
+        finder = Finder(
+            metadata.image, metadata.deleted_ids, self._node_id, synced, self._departures
+        )
+        found, with_id = finder.look(self._stores.online(), self._opener.in_store)
+        placement = self._stores.placement(())
+        for topic in topics:
+            for index, image in topic.partitions.items():
+                wanted = self._wanted(topic, index)
+                store = found.get(wanted.name) or self._store_of(image, placement)
+                known = remembered.get(store, NOTHING_REMEMBERED)
+                has_id = wanted.name in with_id
+                self._partitions.add(self._opener.open(wanted, store, known, has_id=has_id))
+        self._opener.sync_found(self._stores.online())
+        self._tell_places(self._partitions)
+
+    def _wanted(self, topic: TopicImage, index: int) -> Wanted:
+        config = self._metadata.topic_config(topic.name)
+        return Wanted(
+            TopicPartition(topic.name, index),
+            TopicId(topic.id),
+            LeaderEpoch(topic.partitions[index].leader_epoch),
+            config,
+            log_config(config, self._metadata.broker_config),
+        )
+
+    def _store_of(self, image: PartitionImage, placement: Placement) -> Store:
+        """Where a partition belongs of which no directory here has anything.
+
+        With a directory out of sight it may lie there, full of messages. Another one may be begun
+        only where the metadata says so, or where nothing is out of sight.
+        """
+        directory_id = directory_of(image, self._node_id)
+        if directory_id is not None:
+            return self._stores.with_id(directory_id) or self._stores.nowhere
+        return self._stores.nowhere if self._stores.has_offline else placement.choose()
+
+    # ----------------------------------------------------------------------------- following
+
+    def follow(self, changes: Sequence[Change]) -> None:
+        for change in changes:
+            if isinstance(change, TopicCreated):
+                self._create(change.topic, change.topic.partitions)
+            elif isinstance(change, PartitionsAdded):
+                self._create(change.topic, change.indexes)
+            elif isinstance(change, TopicDeleted):
+                self._delete(change.name)
+            elif isinstance(change, LeaderChanged):
+                self._lead(change)
+            elif isinstance(change, TopicConfigChanged):
+                self._configure(change.topic.name)
+
+    def _lead(self, change: LeaderChanged) -> None:
+        if change.partition.leader == self._node_id:
+            partition = self._partitions.get(change.topic.name, change.partition_index)
+            partition.lead(LeaderEpoch(change.partition.leader_epoch))
+
+    def _create(self, topic: TopicImage, indexes: Iterable[int]) -> None:
+        placement = self._stores.placement(self._partitions)
+        for index in indexes:
+            directory_id = directory_of(topic.partitions[index], self._node_id)
+            store = self._stores.with_id(directory_id) if directory_id is not None else None
+            if store is None:
+                store = placement.choose()
+            self._partitions.add(self._opener.new(self._wanted(topic, index), store))
+        self._tell_places((self._partitions.in_topic(topic.name) or NO_PARTITIONS).values())
+
+    def _tell_places(self, partitions: Iterable[Partition]) -> None:
+        """The metadata is to know where each partition lies, if it does not yet (KIP-858)."""
+        topics = self._metadata.image.topics_by_id
+        news: list[Assignment] = []
+        for partition in partitions:
+            store = self._stores.of(partition)
+            image = topics[partition.topic_id].partitions[partition.index]
+            if store.directory_id and directory_of(image, self._node_id) != store.directory_id:
+                news.append((partition.topic_id, partition.index, store.directory_id))
+        if news:
+            self._on_placed(news)
+
+    def _configure(self, topic: str) -> None:
+        config = self._metadata.topic_config(topic)
+        for partition in (self._partitions.in_topic(topic) or NO_PARTITIONS).values():
+            partition.configure(config, log_config(config, self._metadata.broker_config))
+            self._partitions.note_codec(partition)
+
+    def _delete(self, topic: str) -> None:
+        """Another may have its name at once; the files go in a thread."""
+        partitions = self._partitions.remove_topic(topic)
+        self._metrics.forget_topic(topic)
+        error = UnknownTopicOrPartition(f"topic {topic} was deleted")
+        leaving = []
+        for partition in partitions.values():
+            partition.leave(error)
+            if partition.is_busy:
+                # A thread may be making its files: nobody may have the name before it is back.
+                self._departures.expect(partition.data, partition.name)
+                partition.when_not_busy(partial(self._depart, partition))
+            elif partition.has_directory and not partition.is_offline:
+                leaving.append((partition.data, partition.name, partition.abandon))
+        self._departures.begin(leaving)
+
+    def _depart(self, partition: Partition) -> None:
+        self._departures.begin([(partition.data, partition.name, partition.abandon)])

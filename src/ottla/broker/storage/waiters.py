@@ -1,0 +1,144 @@
+"""Who waits for a partition: for its writes, for its commits, for more to read."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+if TYPE_CHECKING:
+    from ottla.broker.storage.partition_writes import PartitionWrites
+
+# More than any fetch waits for.
+PLENTY_BYTES: Final = 1 << 62
+
+
+class WriteWaiter(Protocol):
+    """Is told once what became of something that was appended."""
+
+    def succeeded(self, item: Any) -> None:
+        """It is what was waited for: written, or committed."""
+
+    def failed(self, item: Any, error: Exception) -> None: ...
+
+
+class FetchWaiter(Protocol):
+    def arrived(self, partition: Any, byte_count: int) -> None:
+        """So many bytes more are committed."""
+
+    def went_back(self, partition: Any) -> None:
+        """The log's end is before what was appended."""
+
+    def wake(self) -> None:
+        """There may be something to say other than records."""
+
+
+class EndWaiter(Protocol):
+    def ended(self, waiters: EndWaiters) -> None: ...
+
+
+class EndWaiters:
+    """Look-ups that wait for one end of one partition: one entry there, however many they are."""
+
+    __slots__ = ("look_ups",)
+
+    def __init__(self) -> None:
+        self.look_ups: dict[EndWaiter, None] = {}
+
+    def succeeded(self, item: object) -> None:
+        look_ups, self.look_ups = self.look_ups, {}
+        for look_up in look_ups:
+            look_up.ended(self)
+
+    def failed(self, item: object, error: Exception) -> None:
+        """What was to come does not come: the end is where it was."""
+        self.succeeded(item)
+
+
+class Waiters:
+    """Those of one partition. Whoever waits for commits does so in the order of their offsets."""
+
+    __slots__ = ("_commits", "_fetches", "_writes")
+
+    def __init__(self) -> None:
+        self._writes: list[tuple[WriteWaiter, Any]] = []
+        self._commits: deque[tuple[int, WriteWaiter, Any]] = deque()
+        self._fetches: dict[FetchWaiter, None] = {}
+
+    def add_write(self, waiter: WriteWaiter, item: Any) -> None:
+        self._writes.append((waiter, item))
+
+    def add_commit(self, end_offset: int, waiter: WriteWaiter, item: Any) -> None:
+        self._commits.append((end_offset, waiter, item))
+
+    def add_fetch(self, fetch: FetchWaiter) -> None:
+        self._fetches[fetch] = None
+
+    def drop_fetch(self, fetch: FetchWaiter) -> None:
+        self._fetches.pop(fetch, None)
+
+    @property
+    def has_fetches(self) -> bool:
+        return bool(self._fetches)
+
+    def at_end(self, end_offset: int) -> EndWaiters | None:
+        """Those who wait already for just this end."""
+        commits = self._commits
+        if commits and commits[-1][0] == end_offset and isinstance(commits[-1][1], EndWaiters):
+            return commits[-1][1]
+        return None
+
+    def look_ups(self) -> list[int]:
+        """How many look-ups wait, by the ends that they wait for."""
+        waiters = (waiter for _, waiter, _ in self._commits)
+        return [len(each.look_ups) for each in waiters if isinstance(each, EndWaiters)]
+
+    # ----------------------------------------------------------------------------- telling them
+
+    def take_writes(self) -> list[tuple[WriteWaiter, Any]]:
+        """Those who wait for what is queued: they go with the write."""
+        writes, self._writes = self._writes, []
+        return writes
+
+    def committed(self, offset: int) -> None:
+        commits = self._commits
+        while commits and commits[0][0] <= offset:
+            _, waiter, item = commits.popleft()
+            waiter.succeeded(item)
+
+    def arrived(self, partition: PartitionWrites, byte_count: int) -> None:
+        for fetch in tuple(self._fetches):
+            fetch.arrived(partition, byte_count)
+
+    def went_back(self, partition: PartitionWrites) -> None:
+        for fetch in tuple(self._fetches):
+            fetch.went_back(partition)
+
+    def wake_fetches(self) -> None:
+        for fetch in tuple(self._fetches):
+            fetch.wake()
+
+    def fail_after(self, end_offset: int, error: Exception) -> None:
+        """Offsets after the end will be given to others: nobody may go on waiting for them."""
+        waiting, self._commits = self._commits, deque()
+        for entry in waiting:
+            if entry[0] <= end_offset:
+                self._commits.append(entry)
+            else:
+                entry[1].failed(entry[2], error)
+
+    def fail_all(self, error: Exception) -> None:
+        writes, commits = self.take_writes(), self._commits
+        self._commits = deque()
+        fail(writes, error)
+        for _, waiter, item in commits:
+            waiter.failed(item, error)
+
+
+def succeed(waiters: list[tuple[WriteWaiter, Any]]) -> None:
+    for waiter, item in waiters:
+        waiter.succeeded(item)
+
+
+def fail(waiters: list[tuple[WriteWaiter, Any]], error: Exception) -> None:
+    for waiter, item in waiters:
+        waiter.failed(item, error)
