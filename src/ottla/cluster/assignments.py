@@ -13,6 +13,7 @@ from ottla.errors import (
     UnknownTopicOrPartition,
     code_of,
 )
+from ottla.types import TopicId
 from ottla.wire.messages.assign_replicas_to_dirs import (
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
@@ -29,7 +30,7 @@ def assigned(
     """One answer per replica; of one that is named twice the last word counts."""
     node_id = request.broker_id
     check_epoch(image, node_id, request.broker_epoch)
-    places: dict[tuple[bytes, int], bytes] = {}
+    places: dict[tuple[TopicId, int], bytes] = {}
     results = []
     for directory in request.directories:
         topics = []
@@ -38,8 +39,9 @@ def assigned(
             for replica in asked.partitions:
                 code = ErrorCode.NONE
                 try:
-                    _check_replica(image, node_id, asked.topic_id, replica.partition_index)
-                    places[asked.topic_id, replica.partition_index] = directory.id
+                    place = (TopicId(asked.topic_id), replica.partition_index)
+                    _check_replica(image, node_id, *place)
+                    places[place] = directory.id
                 except OttlaError as error:
                     code = code_of(error)
                 answers.append(PartitionResult(replica.partition_index, code))
@@ -49,7 +51,7 @@ def assigned(
     return [*records], AssignReplicasToDirsResponse(directories=results)
 
 
-def _check_replica(image: MetadataImage, node_id: int, topic_id: bytes, index: int) -> None:
+def _check_replica(image: MetadataImage, node_id: int, topic_id: TopicId, index: int) -> None:
     topic = image.topics_by_id.get(topic_id)
     if topic is None:
         raise UnknownTopicId("There is no topic with this id.")
