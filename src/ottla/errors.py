@@ -157,6 +157,10 @@ class LeaderNotAvailable(OttlaError): ...
 class NotLeader(OttlaError): ...
 
 
+class NotEnoughReplicas(OttlaError):
+    """Fewer replicas are in sync than acks=all needs."""
+
+
 class FencedLeaderEpoch(OttlaError): ...
 
 
@@ -295,6 +299,7 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     UnknownTopicId: ErrorCode.UNKNOWN_TOPIC_ID,
     LeaderNotAvailable: ErrorCode.LEADER_NOT_AVAILABLE,
     NotLeader: ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
     FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
     UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
     RequestTimedOut: ErrorCode.REQUEST_TIMED_OUT,

@@ -47,6 +47,7 @@ from ottla.broker.storage.repairs import Repairs
 from ottla.broker.storage.retention import RetentionChore, Shortener
 from ottla.broker.storage.scrubbing import ScrubChore
 from ottla.broker.storage.stores import METADATA_PARTITION, Store, is_no_room, open_stores
+from ottla.broker.storage.truncation import Truncation
 from ottla.broker.threads import RealThreads
 from ottla.cluster.brokers import Registration
 from ottla.cluster.controller import Controller
@@ -55,7 +56,7 @@ from ottla.config.listeners import Address
 from ottla.errors import CannotStart, OttlaError, StorageFailed
 from ottla.log.handles import Handles
 from ottla.ports import Clock, Disk, Random, Threads
-from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID
+from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, LeaderEpoch, NodeId
 from ottla.wire.messages.metadata_records import BrokerEndpoint
 
 logger = logging.getLogger(__name__)
@@ -89,6 +90,7 @@ class Broker:
         threads: Threads | None = None,
     ) -> None:
         self.config = config
+        self._node_id = NodeId(config.node_id)
         self._disk = disk or RealDisk()
         self._clock = clock or SystemClock()
         self._random = random or SystemEntropy()
@@ -186,8 +188,9 @@ class Broker:
             store.internal_flusher,
             self._metrics.topic(METADATA_TOPIC),
             Home(store.data, METADATA_PARTITION, METADATA_TOPIC_ID, is_durable=False),
+            self._node_id,
         )
-        partition.lead(epoch)
+        self._lead_metadata(partition, epoch)
         self._metadata = MetadataCache(self.config)
         self._controller = Runtime(
             self._loop,
@@ -200,9 +203,14 @@ class Broker:
         )
         await self._snapshots.replay(self._controller, self._metadata)
 
+    def _lead_metadata(self, partition: Partition, epoch: LeaderEpoch) -> None:
+        """As the only voter."""
+        voters = (self._node_id,)
+        partition.lead(epoch, voters, voters, 0, self._clock.now().steady_ms)
+
     def _wire_partitions(self) -> None:
         self._reports = Reports(self._loop, self._controller, self.config.node_id)
-        self._partitions = Partitions(self._controller.partition)
+        self._partitions = Partitions(self._controller.partition, self._metadata.absence_of)
         self._departures = Departures(self._loop, self._io, self._disk, self._random)
         self._repairs = Repairs(self._loop, self._clock, self._partitions, self._renew_epoch)
         self._checkpoints = Checkpoints(
@@ -215,6 +223,7 @@ class Broker:
             self.config.log_flush_offset_checkpoint_interval_ms / 1000,
         )
         opener = PartitionOpener(
+            self._node_id,
             self._clock,
             self._disk,
             self._handles,
@@ -223,7 +232,8 @@ class Broker:
             self._partitions.take_offline,
         )
         self._follower = MetadataFollower(
-            self.config.node_id,
+            self._node_id,
+            self._clock,
             self._metadata,
             self._stores,
             self._partitions,
@@ -252,6 +262,7 @@ class Broker:
             shortener=Shortener(
                 self._loop, self._disk, self._stores, self._checkpoints.save_start_offsets
             ),
+            truncation=Truncation(self._clock, self._stores, self._checkpoints),
             fetch_sessions=FetchSessions(
                 self._clock,
                 self._random,
@@ -328,7 +339,7 @@ class Broker:
     async def _renew_epoch(self, partition: Partition) -> None:
         """Returns when this node leads the partition under a new epoch, if it still does."""
         if partition is self._controller.partition:
-            partition.lead(await self._stores.metadata.run(self._log.win_epoch))
+            self._lead_metadata(partition, await self._stores.metadata.run(self._log.win_epoch))
         else:
             await self._reports.renew_epoch(partition)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ottla.broker.storage.partitions import Partitions
     from ottla.broker.storage.retention import Shortener
     from ottla.broker.storage.stores import Stores
+    from ottla.broker.storage.truncation import Truncation
     from ottla.cluster.controller import Controller
     from ottla.config import BrokerConfig
     from ottla.ports import Clock, Disk, Executor, Random
@@ -38,6 +39,7 @@ class Services:
     stores: Stores
     partitions: Partitions
     shortener: Shortener
+    truncation: Truncation
     fetch_sessions: FetchSessions
     deadlines: Deadlines
     parking: Parking

@@ -37,6 +37,7 @@ from ottla.wire.messages.create_topics import (
 )
 from ottla.wire.messages.delete_topics import DeleteTopicsRequest, DeleteTopicState
 from ottla.wire.messages.metadata_records import BrokerEndpoint
+from unit.broker.partition_kit import lone_leader
 
 NOW_MS = 1_790_000_000_000
 NAME = TopicPartition(METADATA_TOPIC, 0)
@@ -130,7 +131,7 @@ class Node:
         starts = read_offsets(self.disk, STARTS)
         log = open_after(self.snapshots.look(), starts.get(NAME, 0), DIRECTORY, open_log)
         data = DataDirectory(self.disk, "/data")
-        self.partition = Partition(
+        self.partition = lone_leader(
             NAME,
             METADATA_TOPIC_ID,
             log,
@@ -140,7 +141,6 @@ class Node:
             TopicMetrics(METADATA_TOPIC),
             Home(data, NAME, METADATA_TOPIC_ID, is_durable=False),
         )
-        self.partition.lead(epoch)
         self.cache = MetadataCache(self.config)
         self.controller = Runtime(
             asyncio.get_running_loop(),

@@ -26,9 +26,10 @@ from ottla.log.directory import DataDirectory
 from ottla.log.log import Log, LogConfig
 from ottla.ports import File
 from ottla.testing.disks import MemoryDisk
-from ottla.types import ALWAYS_SYNCED_TOPICS, TopicPartition
+from ottla.types import ALWAYS_SYNCED_TOPICS, LeaderEpoch, TopicPartition
 from ottla.wire.messages.produce import PartitionProduceResponse, ProduceResponse
 from records_kit import batch
+from unit.broker.partition_kit import lone_leader
 
 NOW_MS = 1_790_000_000_000
 TOPIC_ID = bytes(range(16))
@@ -87,7 +88,7 @@ class House:
         config = TopicConfig.resolve(BrokerConfig(), settings)
         home = Home(self.data, name, TOPIC_ID, is_durable=False)
         metrics = TopicMetrics("t")
-        return Partition(name, TOPIC_ID, log, 1, config, self.flusher, metrics, home)
+        return lone_leader(name, TOPIC_ID, log, 1, config, self.flusher, metrics, home)
 
 
 @asynccontextmanager
@@ -223,7 +224,7 @@ async def test_a_failed_sync_fences_and_only_what_was_synced_is_left(house: Hous
     with pytest.raises(StorageFailed):
         partition.append(batch(b"later"), NOW_MS)
     assert partition.failure is not None
-    partition.lead(2)
+    partition.lead(LeaderEpoch(2), (1,), (1,), 0, NOW_MS)
     partition.heal(partition.reopened_log(NOW_MS), NOW_MS)
     assert partition.high_watermark.offset == partition.end_offset == 1
     # The producer's retry is taken as new, not answered as a repetition of what is not there.
@@ -248,7 +249,7 @@ async def test_a_sync_that_outlives_its_log_says_nothing_about_the_next_one(hous
     _produce(partition, waiter, "cut as well")
     await asyncio.to_thread(house.disk.is_syncing.wait)
     partition.fail_sync(other_ticket, OSError(errno.ENOSPC, "full"))
-    partition.lead(2)
+    partition.lead(LeaderEpoch(2), (1,), (1,), 0, NOW_MS)
     partition.heal(partition.reopened_log(NOW_MS), NOW_MS)
     house.disk.go.set()
     await house.flusher.drain()
@@ -272,7 +273,7 @@ async def test_a_topics_id_whose_sync_failed_is_written_again(house: House) -> N
     _produce(partition, waiter, "refused")
     assert isinstance((await waiter.told_about(1))[0][1], StorageFailed)
     house.disk.heal()
-    partition.lead(2)
+    partition.lead(LeaderEpoch(2), (1,), (1,), 0, NOW_MS)
     partition.heal(partition.reopened_log(NOW_MS), NOW_MS)
     _produce(partition, waiter, "kept")
     assert (await waiter.told_about(2))[1] == ("kept", None)
@@ -284,7 +285,7 @@ async def test_a_topics_id_whose_sync_failed_is_written_again(house: House) -> N
 @in_a_house
 async def test_a_log_is_not_cut_within_an_epoch(house: House) -> None:
     partition, waiter = house.partition(), Waiter()
-    partition.lead(1)
+    partition.lead(LeaderEpoch(1), (1,), (1,), 0, NOW_MS)
     _produce(partition, waiter, "kept")
     await waiter.told_about(1)
     ticket = partition.begin_sync()

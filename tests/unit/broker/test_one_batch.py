@@ -26,6 +26,7 @@ from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
 from ottla.broker.threads import RealThreads
 from ottla.config import BrokerConfig, TopicConfig
+from ottla.errors import OttlaError, UnknownTopicOrPartition
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log, LogConfig
 from ottla.ports import File
@@ -37,6 +38,7 @@ from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, To
 from ottla.wire.scanning import QUICK_RECORDS_MAX
 from ottla.wire.schema import Buffer
 from records_kit import NOW_MS, batch
+from unit.broker.partition_kit import lone_leader
 
 TOPICS = {
     "synced": {},
@@ -119,6 +121,9 @@ class SomePartitions:
     def in_topic(self, name: str) -> dict[int, Partition] | None:
         return self.topics.get(name)
 
+    def absence_of(self, name: str, index: int) -> OttlaError:
+        return UnknownTopicOrPartition(f"{name} has no partition {index}")
+
     def is_ready_for(self, topic: str) -> bool:
         return topic in TOPICS
 
@@ -134,7 +139,7 @@ def a_partition(
     log = Log.open(disk, path, LogConfig(segment_bytes=2000), now_ms=NOW_MS, clean=True)
     config = TopicConfig.resolve(BrokerConfig(), TOPICS.get(topic, {}))
     home = Home(data, name, bytes(16), is_durable=False)
-    return Partition(name, bytes(16), log, 3, config, flusher, m.topic(topic), home)
+    return lone_leader(name, bytes(16), log, 3, config, flusher, m.topic(topic), home)
 
 
 class Node:

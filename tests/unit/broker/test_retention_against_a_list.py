@@ -31,6 +31,7 @@ from ottla.log.log import Log
 from ottla.testing.disks import MemoryDisk, PowerLoss
 from ottla.types import Now, TopicPartition
 from ottla.wire.records import headers_in, read_header
+from unit.broker.partition_kit import lone_leader
 from unit.log.house import NOW_MS, make_batch, read_all
 from unit.log.retention_rules import Rules
 
@@ -127,7 +128,7 @@ class RetentionAgainstAList(RuleBasedStateMachine):
             handles=Handles(self.disk, 4),
         )
         home = Home(data, NAME, TOPIC_ID, is_durable=data.read_topic_id(NAME) is not None)
-        self.partition = Partition(
+        self.partition = lone_leader(
             NAME,
             TOPIC_ID,
             log,
@@ -137,7 +138,6 @@ class RetentionAgainstAList(RuleBasedStateMachine):
             TopicMetrics("t"),
             home,  # type: ignore[arg-type]
         )
-        self.partition.lead(self.epoch)
         store: Any = InlineStore()
         self.store = store
         self.shortener = Shortener(self.loop, self.disk, store, self.save_starts)
@@ -189,7 +189,7 @@ class RetentionAgainstAList(RuleBasedStateMachine):
         timestamp = -1 if age_ms is None else self.clock.ms - age_ms
         batch = make_batch(count, value=b"v" * size, timestamps=[timestamp])
         view = memoryview(batch)
-        appended = self.partition.append_trusted(view, read_header(view), self.clock.ms)
+        appended = self.partition.append_own(view, read_header(view), self.clock.ms)
         self.entries.append(Entry(appended.base_offset, appended.end_offset, timestamp, batch))
 
     @rule()
@@ -200,7 +200,7 @@ class RetentionAgainstAList(RuleBasedStateMachine):
     @rule()
     def commit(self) -> None:
         self.write()
-        ticket = self.log.begin_sync()
+        ticket = self.partition.begin_sync()
         if ticket is not None:
             self.disk.sync_many(ticket.files, ticket.directories)
             self.partition.make_directory_durable(False)
@@ -421,7 +421,7 @@ def test_producers_are_known_after_all_their_batches_are_gone(house: Any) -> Non
             producer_id=7, producer_epoch=0, base_sequence=0, timestamps=[NOW_MS - 5000]
         )
         view = memoryview(batch)
-        appended = house.partition.append_trusted(view, read_header(view), house.clock.ms)
+        appended = house.partition.append_own(view, read_header(view), house.clock.ms)
         return appended.base_offset, appended.is_duplicate
 
     house.go_round()
@@ -465,7 +465,7 @@ def test_a_directory_that_is_stuck_holds_up_only_itself(
 ) -> None:
     monkeypatch.setattr(retention, "ROUND_S_MAX", 0.01)
     stuck, free = StuckStore(), house.store
-    neighbour = Partition(
+    neighbour = lone_leader(
         TopicPartition("n", 0),
         TOPIC_ID,
         Log.open(house.disk, "/data/n-0", house.log.config, now_ms=NOW_MS, clean=True),

@@ -22,6 +22,7 @@ from ottla.log.inspection.scrub import BATCH_COST_BYTES
 from ottla.log.log import Log, LogConfig
 from ottla.testing.disks import MemoryDisk, MemoryFile
 from ottla.types import LeaderEpoch, TopicId, TopicPartition
+from unit.broker.partition_kit import lone_leader
 from unit.log.house import NOW_MS, append, make_batch, open_log, sync
 
 CONFIG = LogConfig(segment_bytes=2000, index_interval_bytes=500)
@@ -67,7 +68,7 @@ class House:
             append(log)
         log.write()
         sync(log, self.disk)
-        return Partition(
+        return lone_leader(
             name, TOPIC_ID, log, LeaderEpoch(1), config, NO_FLUSHER, TopicMetrics("t"), home
         )
 

@@ -30,6 +30,7 @@ from ottla.testing.disks import FaultyDisk, FaultyFile, MemoryDisk
 from ottla.types import TopicPartition
 from ottla.wire.schema import Buffer
 from records_kit import batch
+from unit.broker.partition_kit import lone_leader
 
 NOW_MS = 1_790_000_000_000
 TOPIC_ID = bytes(range(16))
@@ -124,7 +125,7 @@ class House:
         log = Log.open(self.disk, path, LogConfig(), now_ms=NOW_MS, clean=True)
         home = Home(self.data, name, TOPIC_ID, is_durable=False)
         config = TopicConfig.resolve(BrokerConfig(), {})
-        return Partition(name, TOPIC_ID, log, 1, config, self.flusher, TopicMetrics("t"), home)
+        return lone_leader(name, TOPIC_ID, log, 1, config, self.flusher, TopicMetrics("t"), home)
 
     async def warm(self, index: int = 0) -> Partition:
         """A partition that has its files."""

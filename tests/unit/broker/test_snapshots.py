@@ -377,7 +377,7 @@ def test_what_cannot_be_read_is_passed_over_and_kept(data, caplog):
         await node.create("a")
         offset = node.partition.end_offset
         view = memoryview(bytearray(data))
-        node.partition.append_trusted(view, read_header(view), NOW_MS)
+        node.partition.append_own(view, read_header(view), NOW_MS)
         await node.create("b")
         node.stop()
         for epoch in (2, 3):
@@ -403,7 +403,7 @@ def test_only_the_first_that_cannot_be_read_are_named(caplog):
         node = Node(disk, EAGER, clean=True)
         await node.start()
         view = memoryview(encode_batch([Record(at, NOW_MS, None, b"\x63") for at in range(50)]))
-        node.partition.append_trusted(view, read_header(view), NOW_MS)
+        node.partition.append_own(view, read_header(view), NOW_MS)
         await node.controller.all_committed()
         node.stop()
         again = Node(disk, EAGER, clean=True)

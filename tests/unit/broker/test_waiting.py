@@ -42,6 +42,7 @@ from ottla.testing.disks import MemoryDisk
 from ottla.types import TopicPartition
 from ottla.wire.records import read_header
 from records_kit import NOW_MS, batch, fetch_request
+from unit.broker.partition_kit import lone_leader
 
 ALL_THE_TIME_S = 100.0
 
@@ -289,7 +290,7 @@ def a_partition(index: int, disk: MemoryDisk, data: DataDirectory, flusher: Flus
     log = Log.open(disk, data.partition_path(name), LogConfig(), now_ms=NOW_MS, clean=True)
     config = TopicConfig.resolve(BrokerConfig(), {"write.caching": "true"})
     home = Home(data, name, bytes(16), is_durable=False)
-    return Partition(name, bytes(16), log, 1, config, flusher, TopicMetrics("t"), home)
+    return lone_leader(name, bytes(16), log, 1, config, flusher, TopicMetrics("t"), home)
 
 
 async def settle(flusher: Flusher) -> None:

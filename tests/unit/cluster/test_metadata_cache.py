@@ -9,6 +9,7 @@ from ottla.broker.control.metadata import (
     BrokersChanged,
     LeaderChanged,
     PartitionsAdded,
+    ReplicasChanged,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -61,6 +62,14 @@ def test_a_new_leader_epoch_is_told_for_each_partition(cluster, heard):
 def test_a_change_without_a_new_leader_is_no_new_leader(cluster, heard):
     topic_id = cluster.create("t").topic_id
     cluster.cache.apply(PartitionChangeRecord(partition_id=0, topic_id=topic_id, isr=[1]))
+    topic = cluster.cache.topic("t")
+    assert heard[1:] == [[ReplicasChanged(topic, 0, topic.partitions[0])]]
+
+
+def test_where_a_replica_lies_is_no_change_of_the_replicas(cluster, heard):
+    topic_id = cluster.create("t").topic_id
+    place = PartitionChangeRecord(partition_id=0, topic_id=topic_id, directories=[bytes(16)])
+    cluster.cache.apply(place)
     assert len(heard) == 1
 
 

@@ -20,7 +20,7 @@ from ottla.cluster.image import (
     TopicImage,
 )
 from ottla.config import BrokerConfig, TopicConfig
-from ottla.errors import UnknownTopicId, UnknownTopicOrPartition
+from ottla.errors import NotLeader, OttlaError, UnknownTopicId, UnknownTopicOrPartition
 from ottla.wire.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -62,6 +62,14 @@ class LeaderChanged(NamedTuple):
     partition: PartitionImage
 
 
+class ReplicasChanged(NamedTuple):
+    """Other replicas, or others of them in sync, under the same leader epoch."""
+
+    topic: TopicImage
+    partition_index: int
+    partition: PartitionImage
+
+
 class TopicConfigChanged(NamedTuple):
     """The settings in force for this topic may have changed: its own, or a broker's default."""
 
@@ -83,6 +91,7 @@ Change = (
     | TopicCreated
     | PartitionsAdded
     | LeaderChanged
+    | ReplicasChanged
     | TopicConfigChanged
     | BrokerConfigChanged
     | BrokersChanged
@@ -127,6 +136,16 @@ class MetadataCache:
         if partition is None:
             raise UnknownTopicOrPartition(f"Topic {name} has no partition {index}.")
         return partition
+
+    def absence_of(self, name: str, index: int) -> OttlaError:
+        """Why a partition is not here: there is none, or its replicas are elsewhere."""
+        topic = self.image.topics_by_name.get(name)
+        if topic is None:
+            return UnknownTopicOrPartition(f"topic {name} does not exist")
+        image = topic.partitions.get(index)
+        if image is None:
+            return UnknownTopicOrPartition(f"{name} has no partition {index}")
+        return NotLeader(f"{name}-{index} is led by node {image.leader}")
 
     def leader_of(self, name: str, index: int) -> int:
         return self.partition(name, index).leader
@@ -227,6 +246,7 @@ class _Batch:
         self.created: dict[bytes, None] = {}
         self.added: dict[bytes, list[int]] = {}
         self.led: dict[tuple[bytes, int], None] = {}
+        self.replicated: dict[tuple[bytes, int], None] = {}
         self.configured: dict[str, None] = {}
         self.broker_config = False
         self.brokers = False
@@ -238,8 +258,11 @@ class _Batch:
             if record.topic_id not in self.created:
                 self.added.setdefault(record.topic_id, []).append(record.partition_id)
         elif isinstance(record, PartitionChangeRecord):
+            place = (record.topic_id, record.partition_id)
             if record.leader != NO_LEADER_CHANGE:
-                self.led[record.topic_id, record.partition_id] = None
+                self.led[place] = None
+            elif record.isr is not None or record.replicas is not None:
+                self.replicated[place] = None
         elif isinstance(record, RemoveTopicRecord):
             self._see_removal(before.topic_with_id(record.topic_id))
         elif isinstance(record, ConfigRecord):
@@ -263,10 +286,12 @@ class _Batch:
         changes += [TopicCreated(image.topics_by_id[topic_id]) for topic_id in self.created]
         for topic_id, indexes in self.added.items():
             changes.append(PartitionsAdded(image.topics_by_id[topic_id], tuple(indexes)))
-        for topic_id, index in self.led:
+        for place in {**self.led, **self.replicated}:
+            topic_id, index = place
             topic = image.topics_by_id.get(topic_id)
             if topic and topic_id not in self.created and index not in self.added.get(topic_id, ()):
-                changes.append(LeaderChanged(topic, index, topic.partitions[index]))
+                kind = LeaderChanged if place in self.led else ReplicasChanged
+                changes.append(kind(topic, index, topic.partitions[index]))
         names = image.topics_by_name if self.broker_config else self.configured
         for name in names:
             topic = image.topics_by_name.get(name)

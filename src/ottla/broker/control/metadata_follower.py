@@ -10,6 +10,7 @@ from ottla.broker.control.metadata import (
     LeaderChanged,
     MetadataCache,
     PartitionsAdded,
+    ReplicasChanged,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
@@ -28,14 +29,16 @@ from ottla.broker.storage.partitions import NO_PARTITIONS, Partitions
 from ottla.broker.storage.stores import Placement, Store, Stores
 from ottla.cluster.directories import Assignment, directory_of
 from ottla.cluster.image import PartitionImage, TopicImage
-from ottla.errors import UnknownTopicOrPartition
-from ottla.types import LeaderEpoch, TopicId, TopicPartition
+from ottla.errors import NotLeader, OttlaError, UnknownTopicOrPartition
+from ottla.ports import Clock
+from ottla.types import NodeId, TopicPartition
 
 
 class MetadataFollower:
     def __init__(
         self,
-        node_id: int,
+        node_id: NodeId,
+        clock: Clock,
         metadata: MetadataCache,
         stores: Stores,
         partitions: Partitions,
@@ -45,6 +48,7 @@ class MetadataFollower:
         on_placed: Callable[[list[Assignment]], None],
     ) -> None:
         self._node_id = node_id
+        self._clock = clock
         self._metadata = metadata
         self._stores = stores
         self._partitions = partitions
@@ -54,7 +58,7 @@ class MetadataFollower:
         self._on_placed = on_placed
 
     def open_all(self) -> None:
-        """At start, blocking: opens the log of every partition that the metadata names."""
+        """At start, blocking: opens the log of every partition that has a replica here."""
         metadata, online = self._metadata, self._stores.online()
         topics = metadata.image.topics_by_name.values()
         topic_ids = {topic.name: topic.id for topic in topics}
@@ -67,20 +71,39 @@ class MetadataFollower:
         placement = self._stores.placement(())
         for topic in topics:
             for index, image in topic.partitions.items():
+                if self._node_id not in image.replicas:
+                    continue
                 wanted = self._wanted(topic, index)
                 store = found.get(wanted.name) or self._store_of(image, placement)
                 known = remembered.get(store, NOTHING_REMEMBERED)
                 has_id = wanted.name in with_id
-                self._partitions.add(self._opener.open(wanted, store, known, has_id=has_id))
+                self._add(self._opener.open(wanted, store, known, has_id=has_id), image)
         self._opener.sync_found(self._stores.online())
         self._tell_places(self._partitions)
 
+    def _add(self, partition: Partition, image: PartitionImage) -> None:
+        self._take_role(partition, image)
+        self._partitions.add(partition)
+
+    def _take_role(self, partition: Partition, image: PartitionImage) -> None:
+        if image.leader == self._node_id:
+            partition.lead(
+                image.leader_epoch,
+                image.replicas,
+                image.isr,
+                image.partition_epoch,
+                self._clock.now().steady_ms,
+            )
+        else:
+            partition.follow(image.leader_epoch, NodeId(image.leader))
+
     def _wanted(self, topic: TopicImage, index: int) -> Wanted:
-        config = self._metadata.topic_config(topic.name)
+        config, image = self._metadata.topic_config(topic.name), topic.partitions[index]
         return Wanted(
             TopicPartition(topic.name, index),
-            TopicId(topic.id),
-            LeaderEpoch(topic.partitions[index].leader_epoch),
+            topic.id,
+            image.leader_epoch,
+            image.replicas == (self._node_id,),
             config,
             log_config(config, self._metadata.broker_config),
         )
@@ -106,25 +129,36 @@ class MetadataFollower:
                 self._create(change.topic, change.indexes)
             elif isinstance(change, TopicDeleted):
                 self._delete(change.name)
-            elif isinstance(change, LeaderChanged):
-                self._lead(change)
+            elif isinstance(change, LeaderChanged | ReplicasChanged):
+                self._change(change.topic, change.partition_index)
             elif isinstance(change, TopicConfigChanged):
                 self._configure(change.topic.name)
-
-    def _lead(self, change: LeaderChanged) -> None:
-        if change.partition.leader == self._node_id:
-            partition = self._partitions.get(change.topic.name, change.partition_index)
-            partition.lead(LeaderEpoch(change.partition.leader_epoch))
 
     def _create(self, topic: TopicImage, indexes: Iterable[int]) -> None:
         placement = self._stores.placement(self._partitions)
         for index in indexes:
-            directory_id = directory_of(topic.partitions[index], self._node_id)
+            image = topic.partitions[index]
+            if self._node_id not in image.replicas:
+                continue
+            directory_id = directory_of(image, self._node_id)
             store = self._stores.with_id(directory_id) if directory_id is not None else None
             if store is None:
                 store = placement.choose()
-            self._partitions.add(self._opener.new(self._wanted(topic, index), store))
+            self._add(self._opener.new(self._wanted(topic, index), store), image)
         self._tell_places((self._partitions.in_topic(topic.name) or NO_PARTITIONS).values())
+
+    def _change(self, topic: TopicImage, index: int) -> None:
+        """Leader, epoch or replicas of a partition are others: it may even come, or go."""
+        image = topic.partitions[index]
+        here = (self._partitions.in_topic(topic.name) or NO_PARTITIONS).get(index)
+        if self._node_id not in image.replicas:
+            if here is not None:
+                self._partitions.remove(here)
+                self._leave([here], NotLeader(f"{here.name} has moved to other nodes"))
+        elif here is None:
+            self._create(topic, (index,))
+        else:
+            self._take_role(here, image)
 
     def _tell_places(self, partitions: Iterable[Partition]) -> None:
         """The metadata is to know where each partition lies, if it does not yet (KIP-858)."""
@@ -149,8 +183,11 @@ class MetadataFollower:
         partitions = self._partitions.remove_topic(topic)
         self._metrics.forget_topic(topic)
         error = UnknownTopicOrPartition(f"topic {topic} was deleted")
+        self._leave(partitions.values(), error)
+
+    def _leave(self, partitions: Iterable[Partition], error: OttlaError) -> None:
         leaving = []
-        for partition in partitions.values():
+        for partition in partitions:
             partition.leave(error)
             if partition.is_busy:
                 # A thread may be making its files: nobody may have the name before it is back.

@@ -155,7 +155,7 @@ class Runtime(Generic[S]):
             ]
         )
         view = memoryview(batch)
-        self.partition.append_trusted(view, read_header(view), now.wall_ms)
+        self.partition.append_own(view, read_header(view), now.wall_ms)
         for record in records:
             self.machine.apply(record, now.wall_ms)
 

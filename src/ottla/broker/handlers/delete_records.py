@@ -41,6 +41,7 @@ async def handle(
             answers.append(answer)
             try:
                 partition = services.partitions.get(topic.name, asked.partition_index)
+                partition.check_leader()
                 _check_policy(topic.name, partition.config.cleanup_policy)
                 start = partition.start_for(asked.offset)
                 starts[partition] = max(start, starts.get(partition, 0))

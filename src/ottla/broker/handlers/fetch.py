@@ -28,7 +28,6 @@ from ottla.errors import (
     InvalidRequest,
     OttlaError,
     UnknownTopicId,
-    UnknownTopicOrPartition,
     code_of,
 )
 from ottla.wire.messages.fetch import (
@@ -43,6 +42,8 @@ from ottla.wire.messages.fetch import (
 logger = logging.getLogger(__name__)
 
 TOPIC_IDS_VERSION = 13
+# From here on consumers know that followers serve them, too (KIP-392).
+FOLLOWERS_VERSION = 11
 
 
 def handle(
@@ -67,6 +68,7 @@ class Fetch:
         "_cold",
         "_context",
         "_deferred",
+        "_is_follower_enough",
         "_partitions",
         "_request",
         "_services",
@@ -79,6 +81,7 @@ class Fetch:
         self._context = context
         self._request = request
         self._by_id = context.version >= TOPIC_IDS_VERSION
+        self._is_follower_enough = context.version >= FOLLOWERS_VERSION
         self._bytes_max = min(request.max_bytes, services.config.fetch_max_bytes)
         self._session: FetchSession | None = None
         self._uses_session = False
@@ -152,7 +155,7 @@ class Fetch:
             name = topic
         partition = (self._services.partitions.in_topic(name) or {}).get(index)
         if partition is None:
-            return UnknownTopicOrPartition(f"{name} has no partition {index}")
+            return self._services.partitions.absence_of(name, index)
         return partition
 
     def _read_all(
@@ -201,15 +204,17 @@ class Fetch:
         reads: SharedReads | None,
     ) -> bool:
         """Fills the answer; True when the page was cold."""
-        partition.check_epoch(asked.current_leader_epoch)
+        partition.check_epoch(
+            asked.current_leader_epoch, is_follower_enough=self._is_follower_enough
+        )
         committed = partition.high_watermark.offset
         answer.high_watermark = answer.last_stable_offset = committed
         answer.log_start_offset = partition.start_offset
         answer.records = b""
         if asked.last_fetched_epoch >= 0:
-            epoch, end = partition.end_offset_for_epoch(asked.last_fetched_epoch)
-            if end < asked.fetch_offset or epoch < asked.last_fetched_epoch:
-                answer.diverging_epoch = EpochEndOffset(epoch, end)
+            parted = partition.divergence(asked.last_fetched_epoch, asked.fetch_offset)
+            if parted is not None:
+                answer.diverging_epoch = EpochEndOffset(*parted)
                 return False
         if asked.fetch_offset == committed or room <= 0:
             return False

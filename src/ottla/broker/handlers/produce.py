@@ -29,7 +29,6 @@ from ottla.errors import (
     OttlaError,
     RequestTimedOut,
     TransactionsNotSupported,
-    UnknownTopicOrPartition,
     UnsupportedCompression,
     UnsupportedVersion,
 )
@@ -225,13 +224,13 @@ def _append(
             try:
                 if _is_closed_to(context, topic.name):
                     raise InvalidTopicName(f"{topic.name} is internal, clients do not write to it")
-                if partitions is None:
-                    raise UnknownTopicOrPartition(f"topic {topic.name} does not exist")
                 if partition is None:
-                    raise UnknownTopicOrPartition(f"{topic.name} has no partition {data.index}")
+                    raise services.partitions.absence_of(topic.name, data.index)
                 partition.metrics.produce_requests += 1
                 if partition in late:
                     raise RequestTimedOut(f"{partition.name}: its disk did not answer in time")
+                if request.acks == ACKS_ALL:
+                    partition.check_min_isr()
                 end_offset = _append_one(
                     partition, data, answer, context.version, now_ms, opened.get(id(data))
                 )

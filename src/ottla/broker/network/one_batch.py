@@ -151,6 +151,8 @@ class OneBatchProduces:
         (correlation_id,) = _CORRELATION.unpack_from(frame, CORRELATION_AT)
         now_ms = self._clock.wall_ms()
         try:
+            if shape.acks == ACKS_ALL:
+                partition.check_min_isr()
             base_offset, end_offset, _, _ = partition.append(records, now_ms)
         except (OttlaError, OSError) as error:
             partition.note_refused(records, now_ms)

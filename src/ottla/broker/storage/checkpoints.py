@@ -12,6 +12,7 @@ from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partitions import Partitions
 from ottla.broker.storage.repairs import Repairs
 from ottla.broker.storage.stores import Store, Stores, is_broken
+from ottla.broker.storage.waiters import told
 from ottla.log.checkpoints import (
     HIGH_WATERMARKS,
     LOG_SIZES,
@@ -140,7 +141,7 @@ class Checkpoints:
             if self._is_stopped:
                 return
             if partition.flusher.save(partition, hints):
-                await _written(partition)
+                await told(partition.when_not_busy)
                 partition.flusher.want_sync(partition)
                 return
             await asyncio.sleep(SAVE_PAUSE_S)
@@ -183,10 +184,3 @@ class Checkpoints:
         topic_ids.pop(METADATA_TOPIC, None)
         moved = {name: offset for name, offset in offsets.items() if offset > 0}
         write_offsets(self._disk, f"{store.path}/{kind}", moved, topic_ids)
-
-
-async def _written(partition: Partition) -> None:
-    """Returns when no thread writes to its files."""
-    told = asyncio.Event()
-    partition.when_not_busy(told.set)
-    await told.wait()

@@ -85,7 +85,8 @@ class Finder:
         strays: list[Stranger] = []
         for name in data.partitions():
             topic = self._topics.get(name.topic)
-            is_known = topic is not None and name.partition in topic.partitions
+            image = None if topic is None else topic.partitions.get(name.partition)
+            is_known = image is not None and self._node_id in image.replicas
             id_found = data.read_topic_id(name)
             is_vouched_for = id_found is not None or store.was_clean or name in synced
             if topic and is_known and id_found in (None, topic.id) and is_vouched_for:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ottla.broker.storage.opening import Opened, check_keys
 from ottla.broker.storage.partition_files import Home
-from ottla.broker.storage.partition_writes import PartitionWrites
+from ottla.broker.storage.partition_replica import PartitionReplica
 from ottla.config import TopicConfig
 from ottla.errors import (
     CorruptBatch,
@@ -26,13 +26,14 @@ from ottla.errors import (
 )
 from ottla.log.corruption import Corruption
 from ottla.log.inspection.scrub import Stretch, is_still_there, stretch_from
-from ottla.log.log import Appended, Log, LogConfig
+from ottla.log.log import Appended, Log, LogConfig, LogPosition
 from ottla.log.lookup import GoThrough, Moment
 from ottla.log.values import NO_TIMESTAMP
 from ottla.types import (
     ALWAYS_SYNCED_TOPICS,
     NO_EPOCH,
     LeaderEpoch,
+    NodeId,
     ProducerId,
     TopicId,
     TopicPartition,
@@ -63,11 +64,11 @@ Run: TypeAlias = Callable[..., Awaitable[Any]]
 Search: TypeAlias = Callable[[GoThrough], Moment | None]
 
 
-class Partition(PartitionWrites):
+class Partition(PartitionReplica):
     """Offset assignment, checks and enqueueing are one step without an await in between.
 
-    The high watermark is where consumers stop: after the last synced batch, or after the last
-    written one where the topic asks for `write.caching` and is none of the broker's own.
+    The high watermark is where consumers stop: after the last batch that all in-sync replicas have
+    synced, or written where the topic asks for `write.caching` and is none of the broker's own.
     """
 
     __slots__ = (
@@ -80,7 +81,6 @@ class Partition(PartitionWrites):
         "index",
         "is_append_time",
         "is_compacted",
-        "leader_epoch",
         "metrics",
         "topic_id",
     )
@@ -95,11 +95,13 @@ class Partition(PartitionWrites):
         flusher: Flusher,
         metrics: TopicMetrics,
         home: Home,
+        node_id: NodeId,
+        high_watermark: LogPosition | None = None,
     ) -> None:
-        super().__init__(name, log, flusher, home)
+        """Without a role; without a high watermark, all that is found counts as committed."""
+        super().__init__(name, log, flusher, home, node_id, leader_epoch, high_watermark)
         self.index = name.partition
         self.topic_id = topic_id
-        self.leader_epoch = leader_epoch
         self.metrics = metrics
         self._planned_start = 0
         self.configure(config)
@@ -123,21 +125,17 @@ class Partition(PartitionWrites):
         self._batch_bytes_max = config.max_message_bytes
         self._after_ms_max = config.message_timestamp_after_max_ms
         self._before_ms_max = config.message_timestamp_before_max_ms
-
-    def lead(self, epoch: LeaderEpoch) -> None:
-        """Begins to lead under a new epoch."""
-        self.leader_epoch = epoch
-        self._log.start_epoch(epoch)
+        self._in_sync_min = config.min_insync_replicas
 
     def heal(self, log: Log, now_ms: int) -> None:
         """Goes on with a log that was opened anew after a failed sync, cut where it was synced.
 
-        The leader epoch is a new one by now: under the old one other batches would get the offsets
-        of those that were cut, and nobody could tell who has which.
+        A leader has a new epoch by now: under the old one other batches would get the offsets of
+        those that were cut, and nobody could tell who has which.
         """
-        assert self.leader_epoch > log.latest_epoch, f"{self.name} was cut within an epoch"
+        is_new_epoch = self.leader_epoch > log.latest_epoch
+        assert is_new_epoch or not self.is_leader, f"{self.name} was cut within an epoch"
         self._replace_log(log, now_ms)
-        self.lead(self.leader_epoch)
 
     # ------------------------------------------------------------------------------- appending
 
@@ -182,6 +180,8 @@ class Partition(PartitionWrites):
 
         What is in it is looked at here, unless somebody has `opened` it because it holds much.
         """
+        if not self.is_leader:
+            self.check_leader()
         view = memoryview(records)
         header = check_produced(view)
         if header.attributes & _REFUSED_BITS:
@@ -206,10 +206,14 @@ class Partition(PartitionWrites):
                 raise opened.refusal
         elif self.is_compacted:
             all_at_once(check_keys(self.name.topic, view, header))
-        return self.append_trusted(view, header, now_ms)
+        return self._take(view, header, now_ms)
 
-    def append_trusted(self, view: memoryview, header: BatchHeader, now_ms: int) -> Appended:
-        """Appends a batch that needs no checks: the broker's own, or one just checked."""
+    def append_own(self, view: memoryview, header: BatchHeader, now_ms: int) -> Appended:
+        """Appends a batch of the broker's own, which needs no checks."""
+        self.check_leader()
+        return self._take(view, header, now_ms)
+
+    def _take(self, view: memoryview, header: BatchHeader, now_ms: int) -> Appended:
         if self.flusher.is_full:
             raise StorageFailed(f"{self.name}: too much waits for the disk already")
         log = self._log
@@ -219,12 +223,7 @@ class Partition(PartitionWrites):
             assert appended.base_offset == end_offset, f"{self.name} has a hole at {end_offset}"
             self.metrics.messages_in += header.count
             self.metrics.bytes_in += len(view)
-            self._queued_bytes += len(view)
-            if not self._is_queued:
-                self._is_queued = True
-                self.flusher.queue(self)
-            elif self.flusher.is_holding:
-                self.flusher.hold_more(len(view))
+            self._queue_bytes(len(view))
         return appended
 
     def note_refused(self, records: Buffer | None, now_ms: int) -> None:
@@ -232,6 +231,8 @@ class Partition(PartitionWrites):
 
         What it has sent after that is on its way already, and may not take its place.
         """
+        if not self.is_leader:
+            return
         with suppress(CorruptBatch):
             self._log.refuse(read_header(records or b""), now_ms)
 
@@ -250,11 +251,13 @@ class Partition(PartitionWrites):
 
     # --------------------------------------------------------------------------------- reading
 
-    def check_epoch(self, known_epoch: int) -> None:
+    def check_epoch(self, known_epoch: int, *, is_follower_enough: bool = False) -> None:
         """A client that says which leader it talks to must be talking to this one (KIP-320)."""
         if self.is_offline:
             raise StorageFailed(f"{self.name} is offline: {self._failure}")
         if known_epoch == NO_EPOCH or known_epoch == self.leader_epoch:
+            if not (self.is_leader or is_follower_enough):
+                self.check_leader()
             return
         if known_epoch < self.leader_epoch:
             raise FencedLeaderEpoch(f"{self.name} is at leader epoch {self.leader_epoch}")
@@ -294,7 +297,7 @@ class Partition(PartitionWrites):
         """After the last batch that was appended, committed or not."""
         return self._log.end_offset
 
-    def epoch_at(self, offset: int) -> int:
+    def epoch_at(self, offset: int) -> LeaderEpoch:
         return self._log.epoch_at(offset)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
@@ -350,11 +353,6 @@ class Partition(PartitionWrites):
     @property
     def segment_count(self) -> int:
         return self._log.segment_count
-
-    @property
-    def recovery_point(self) -> int:
-        """Up to here a start after a crash takes everything for synced."""
-        return self._log.recovery_point
 
     @property
     def durable_bytes(self) -> int:

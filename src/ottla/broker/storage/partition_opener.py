@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
 from ottla.broker.storage.stores import Store, is_broken
 from ottla.config import BrokerConfig, TopicConfig
-from ottla.log.checkpoints import LOG_SIZES, RECOVERY_POINTS, START_OFFSETS, read_offsets
+from ottla.log.checkpoints import (
+    HIGH_WATERMARKS,
+    LOG_SIZES,
+    RECOVERY_POINTS,
+    START_OFFSETS,
+    read_offsets,
+)
 from ottla.log.handles import Handles
-from ottla.log.log import Log, LogConfig
+from ottla.log.log import Log, LogConfig, LogPosition
 from ottla.log.lost import lost_log
 from ottla.log.opening.short_logs import ShortLog, read_short_logs
 from ottla.ports import Clock, Disk
-from ottla.types import INTERNAL_TOPICS, LeaderEpoch, TopicId, TopicPartition
+from ottla.types import INTERNAL_TOPICS, LeaderEpoch, NodeId, TopicId, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.counters import Metrics
@@ -53,6 +59,8 @@ class Wanted(NamedTuple):
     name: TopicPartition
     topic_id: TopicId
     leader_epoch: LeaderEpoch
+    # There is no other replica: what is found here is all there is, and committed.
+    is_alone: bool
     config: TopicConfig
     log_config: LogConfig
 
@@ -62,16 +70,18 @@ class Remembered(NamedTuple):
 
     recovery_points: Mapping[TopicPartition, int]
     start_offsets: Mapping[TopicPartition, int]
+    high_watermarks: Mapping[TopicPartition, int]
     sizes: Mapping[TopicPartition, int] | None
     short_logs: Mapping[TopicPartition, ShortLog]
 
 
-NOTHING_REMEMBERED = Remembered({}, {}, None, {})
+NOTHING_REMEMBERED: Final = Remembered({}, {}, {}, None, {})
 
 
 class PartitionOpener:
     def __init__(
         self,
+        node_id: NodeId,
         clock: Clock,
         disk: Disk,
         handles: Handles,
@@ -79,6 +89,7 @@ class PartitionOpener:
         departures: Departures,
         take_offline: Callable[[Store, OSError], None],
     ) -> None:
+        self._node_id = node_id
         self._clock = clock
         self._disk = disk
         self._handles = handles
@@ -93,11 +104,18 @@ class PartitionOpener:
             path = f"{store.path}/{kind}"
             return self.in_store(store, read_offsets, self._disk, path, topic_ids) or {}
 
-        points, starts, sizes = map(offsets, (RECOVERY_POINTS, START_OFFSETS, LOG_SIZES))
-        if not store.was_clean:
-            return Remembered(points, starts, None, {})
-        short_logs = self.in_store(store, read_short_logs, self._disk, store.path) or {}
-        return Remembered(points, starts, sizes or None, short_logs)
+        sizes: Mapping[TopicPartition, int] | None = None
+        short_logs: Mapping[TopicPartition, ShortLog] = {}
+        if store.was_clean:
+            sizes = offsets(LOG_SIZES) or None
+            short_logs = self.in_store(store, read_short_logs, self._disk, store.path) or {}
+        return Remembered(
+            offsets(RECOVERY_POINTS),
+            offsets(START_OFFSETS),
+            offsets(HIGH_WATERMARKS),
+            sizes,
+            short_logs,
+        )
 
     def open(
         self, wanted: Wanted, store: Store, remembered: Remembered, *, has_id: bool
@@ -123,7 +141,11 @@ class PartitionOpener:
                 is_synced_together=not store.was_clean,
             ),
         )
-        return self._partition(wanted, store, log, is_durable=has_id)
+        high_watermark = None
+        if log is not None and not wanted.is_alone:
+            known = max(log.start_offset, remembered.high_watermarks.get(name, 0))
+            high_watermark = self.in_store(store, log.position_at, min(known, log.end_offset))
+        return self._partition(wanted, store, log, high_watermark, is_durable=has_id)
 
     def new(self, wanted: Wanted, store: Store) -> Partition:
         """No file is touched: those come with the first batch. In its directory may still be
@@ -137,7 +159,7 @@ class PartitionOpener:
                 wanted.log_config,
                 self._clock.now().wall_ms,
             )
-        return self._partition(wanted, store, log, is_durable=False)
+        return self._partition(wanted, store, log, None, is_durable=False)
 
     def sync_found(self, stores: Iterable[Store]) -> None:
         """Blocking: what was found after a crash may be in the page cache only."""
@@ -158,7 +180,13 @@ class PartitionOpener:
             return None
 
     def _partition(
-        self, wanted: Wanted, store: Store, log: Log | None, *, is_durable: bool
+        self,
+        wanted: Wanted,
+        store: Store,
+        log: Log | None,
+        high_watermark: LogPosition | None,
+        *,
+        is_durable: bool,
     ) -> Partition:
         """Without a log the partition is there in name only, and says that it is offline."""
         name, path = wanted.name, store.data.partition_path(wanted.name)
@@ -173,8 +201,9 @@ class PartitionOpener:
             store.internal_flusher if name.topic in INTERNAL_TOPICS else store.flusher,
             self._metrics.topic(name.topic),
             Home(store.data, name, wanted.topic_id, is_durable=is_durable),
+            self._node_id,
+            high_watermark,
         )
-        partition.lead(wanted.leader_epoch)
         if self._departures.is_taken(path):
             partition.await_directory()
             self._departures.when_free(path, partition.move_in)

@@ -4,15 +4,18 @@
 |-----------|-----------------------------------------------------------|--------------------------|
 | QUEUED    | has its offsets; is written when the loop turn ends       | WRITTEN FAILED FENCED    |
 | WRITTEN   | the operating system has it; a power cut may take it      | SYNCING COMMITTED FENCED |
-| SYNCING   | a sync is under way that covers it                        | COMMITTED FENCED         |
+| SYNCING   | a sync is under way that covers it                        | SYNCED FENCED            |
+| SYNCED    | a power cut does not take it; other replicas may lack it  | COMMITTED                |
 | COMMITTED | before the high watermark: consumers see it, and acks=all | (none)                   |
 |           | is answered                                               |                          |
-| FAILED    | the disk refused it, others get its offsets               | (none)                   |
+| FAILED    | the disk refused it, or a follower cut it off: others get | (none)                   |
+|           | its offsets                                               |                          |
 | FENCED    | a sync failed: nobody knows whether it is on disk         | FAILED                   |
 
 From WRITTEN to COMMITTED without a sync goes only what is written with `write.caching`. What is
-FENCED fails when the log is opened again, cut where it was synced. Between the states stand the
-marks of the log, in this order, which no step may break:
+FENCED fails when the log is opened again, cut where it was synced. Whatever is not COMMITTED may
+also be cut off by a follower whose leader does not have it. Between the states stand the marks of
+the log, in this order, which no step may break:
 
     high watermark ≤ synced (written, with write.caching) ≤ written ≤ end
 """
@@ -59,6 +62,7 @@ class WriteState(Enum):
     QUEUED = auto()
     WRITTEN = auto()
     SYNCING = auto()
+    SYNCED = auto()
     COMMITTED = auto()
     FAILED = auto()
     FENCED = auto()
@@ -67,7 +71,8 @@ class WriteState(Enum):
 NEXT: Final[Mapping[WriteState, frozenset[WriteState]]] = {
     WriteState.QUEUED: frozenset({WriteState.WRITTEN, WriteState.FAILED, WriteState.FENCED}),
     WriteState.WRITTEN: frozenset({WriteState.SYNCING, WriteState.COMMITTED, WriteState.FENCED}),
-    WriteState.SYNCING: frozenset({WriteState.COMMITTED, WriteState.FENCED}),
+    WriteState.SYNCING: frozenset({WriteState.SYNCED, WriteState.FENCED}),
+    WriteState.SYNCED: frozenset({WriteState.COMMITTED}),
     WriteState.COMMITTED: frozenset(),
     WriteState.FAILED: frozenset(),
     WriteState.FENCED: frozenset({WriteState.FAILED}),
@@ -81,13 +86,16 @@ class PartitionWrites:
         "_failed_bytes",
         "_failure",
         "_home",
+        "_is_cut_under_way",
         "_is_queued",
         "_is_reopening",
         "_log",
         "_queued_bytes",
         "_syncing_to",
+        "_tickets",
         "_waiters",
         "_when_not_busy",
+        "_when_quiet",
         "_write",
         "flusher",
         "high_watermark",
@@ -109,10 +117,14 @@ class PartitionWrites:
         self._waiters = Waiters()
         self._write: PartitionWrite | None = None
         self._when_not_busy: list[Callable[[], None]] = []
+        self._when_quiet: list[Callable[[], None]] = []
         self._is_reopening = False
+        self._is_cut_under_way = False
         self._is_queued = False
         self._queued_bytes = 0
         self._syncing_to = 0
+        # Syncs that are under way.
+        self._tickets = 0
         self._failure: OSError | None = None
         self._failed_bytes = 0
 
@@ -123,6 +135,8 @@ class PartitionWrites:
             return WriteState.COMMITTED
         if end_offset > log.end_offset:
             return WriteState.FAILED
+        if end_offset <= log.synced.offset:
+            return WriteState.SYNCED
         if log.fenced:
             return WriteState.FENCED
         if end_offset > log.written.offset:
@@ -193,8 +207,9 @@ class PartitionWrites:
             self.wait_committed(end_offset, gathered, None)
         return gathered
 
-    def add_fetch(self, fetch: FetchWaiter) -> None:
-        self._waiters.add_fetch(fetch)
+    def add_fetch(self, fetch: FetchWaiter, *, of_replica: bool = False) -> None:
+        """It is told of what is committed; one of a replica, of what is written."""
+        self._waiters.add_fetch(fetch, of_replica=of_replica)
 
     def drop_fetch(self, fetch: FetchWaiter) -> None:
         self._waiters.drop_fetch(fetch)
@@ -209,6 +224,15 @@ class PartitionWrites:
         if not self._is_queued:
             self._is_queued = True
             self.flusher.queue(self)
+
+    def _queue_bytes(self, byte_count: int) -> None:
+        """The log has got batches, which are written when the loop turn ends."""
+        self._queued_bytes += byte_count
+        if not self._is_queued:
+            self._is_queued = True
+            self.flusher.queue(self)
+        elif self.flusher.is_holding:
+            self.flusher.hold_more(byte_count)
 
     def roll(self, now_ms: int) -> None:
         """Ends the segment being written to; the next one's file comes when the turn ends."""
@@ -249,13 +273,18 @@ class PartitionWrites:
 
     @property
     def is_being_written(self) -> bool:
-        """A thread writes to its files just now."""
-        return self._write is not None
+        """A thread writes to its files just now, or cuts them."""
+        return self._write is not None or self._is_cut_under_way
 
     @property
     def is_busy(self) -> bool:
-        """A thread writes to its files, or opens them again: its directory has to stay."""
-        return self._write is not None or self._is_reopening
+        """A thread writes to its files, cuts or opens them: its directory has to stay."""
+        return self._write is not None or self._is_cut_under_way or self._is_reopening
+
+    @property
+    def is_quiet(self) -> bool:
+        """No thread is at its files, not even to sync them."""
+        return not (self.is_busy or self._tickets or self._log.fenced or self.is_retired)
 
     @contextmanager
     def reopening(self) -> Iterator[None]:
@@ -270,6 +299,9 @@ class PartitionWrites:
     def _tell_not_busy(self) -> None:
         if not self.is_busy:
             tell_all, self._when_not_busy = self._when_not_busy, []
+            if not self._tickets:
+                tell_all += self._when_quiet
+                self._when_quiet = []
             for tell in tell_all:
                 tell()
 
@@ -280,10 +312,19 @@ class PartitionWrites:
         else:
             self._when_not_busy.append(tell)
 
+    def when_quiet(self, tell: Callable[[], None]) -> None:
+        """Calls `tell` once nobody syncs its files any more, either."""
+        if self.is_busy or self._tickets:
+            self._when_quiet.append(tell)
+        else:
+            tell()
+
     def begin_write(self) -> PartitionWrite | None:
         """All that is queued, for a thread; None when nothing is to be written."""
         writing = None
         self._is_queued = False
+        if self._is_cut_under_way:
+            return None
         if not self._log.fenced and not self.is_retired:
             if self._home.is_taken and self._queued_bytes <= HELD_BYTES_MAX:
                 return None
@@ -327,9 +368,13 @@ class PartitionWrites:
     def _wrote(self, waiters: list[tuple[WriteWaiter, Any]]) -> None:
         if self._failure is not None:
             self._recovered()
+        self._note_end()
         succeed(waiters)
         if not self.is_synced_eagerly:
-            self._advance(self._log.written)
+            self._became_durable(self._log.written)
+
+    def _note_end(self) -> None:
+        """A write has ended here."""
 
     def _lay_out(self) -> None:
         try:
@@ -362,14 +407,15 @@ class PartitionWrites:
 
     def begin_saving(self, hints: Hints) -> PartitionWrite | None:
         """Hints for recovery, for the thread that writes; None when they are outdated."""
-        saving = None if self.is_retired else self._log.begin_saving(hints)
+        is_closed = self.is_retired or self._is_cut_under_way
+        saving = None if is_closed else self._log.begin_saving(hints)
         if saving is not None:
             self._write = PartitionWrite(self, self._home, saving, 0, [])
         return None if saving is None else self._write
 
     def begin_probe(self) -> PartitionWrite | None:
         """Finds out whether the disk takes again what it refused, without waiting for a client."""
-        if self._failure is None or self._log.fenced or self.is_retired:
+        if self._failure is None or self._log.fenced or self.is_retired or self._is_cut_under_way:
             return None
         probing = self._log.begin_probe(self._failed_bytes)
         if probing is None:
@@ -390,24 +436,44 @@ class PartitionWrites:
         """What to sync so that all that is written now is safe; None when it is already."""
         ticket = self._log.begin_sync()
         if ticket is not None:
+            self._tickets += 1
             self._syncing_to = max(self._syncing_to, ticket.position.offset)
         return ticket
 
     def finish_sync(self, ticket: SyncTicket) -> None:
+        self._end_ticket()
         log = self._log
         if not log.gave(ticket):
             # The log was opened again meanwhile, and may have been cut before the ticket's end.
             ticket.give_up()
             return
         log.finish_sync(ticket)
-        if log.synced.offset > self.high_watermark.offset:
-            self._advance(log.synced)
+        self._became_durable(log.synced)
+
+    def _end_ticket(self) -> None:
+        self._tickets -= 1
+        assert self._tickets >= 0, f"{self.name}: a sync that was not begun has ended"
+        if self._when_quiet:
+            self._tell_not_busy()
+
+    def _became_durable(self, position: LogPosition) -> None:
+        """All before it is synced here; or written, with write.caching."""
+        if self._waiters.has_durable:
+            self._waiters.durable(position.offset)
+        self._commit()
+
+    def _commit(self) -> None:
+        """Where there is no other replica, what is durable is committed."""
+        bound = self._log.synced if self.is_synced_eagerly else self._log.written
+        if bound.offset > self.high_watermark.offset:
+            self._advance(bound)
 
     def fail_sync(self, ticket: SyncTicket, error: OSError) -> None:
         """After a failed sync nobody knows what is on disk: the partition stops taking writes.
 
         Also when the log was opened again meanwhile: it is the same file.
         """
+        self._end_ticket()
         self._log.fail_sync(ticket)
         if self.is_retired:
             return
@@ -476,8 +542,9 @@ class PartitionWrites:
         self._home.doubt()
         self._log = log
         self._syncing_to = 0
-        # With write.caching it may have been ahead of what the disk has kept.
-        self.high_watermark = log.synced
+        if self.high_watermark.offset > log.end_offset:
+            # With write.caching it may have been ahead of what the disk has kept.
+            self.high_watermark = log.synced
         self._failure = None
         self._waiters.went_back(self)
 
@@ -535,7 +602,8 @@ class PartitionWrites:
 
     def delete_before(self, offset: int) -> Sequence[Segment]:
         """Moves the start, which is durable; returns the segments that have left the log."""
-        if self.is_retired or self._log.fenced or offset > self._log.end_offset:
+        is_closed = self.is_retired or self._log.fenced or self._is_cut_under_way
+        if is_closed or offset > self._log.end_offset:
             return ()
         return self._log.delete_before(offset)
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.storage.partition import Partition
-from ottla.errors import UnknownTopicOrPartition
+from ottla.errors import OttlaError
 from ottla.types import INTERNAL_TOPICS
 
 if TYPE_CHECKING:
@@ -21,8 +21,10 @@ NO_PARTITIONS: Final[dict[int, Partition]] = {}
 class Partitions:
     """Iterating gives all but the metadata's."""
 
-    def __init__(self, metadata: Partition) -> None:
+    def __init__(self, metadata: Partition, absence_of: Callable[[str, int], OttlaError]) -> None:
+        """`absence_of` says why a partition is not here."""
         self.metadata = metadata
+        self.absence_of = absence_of
         self._topics: dict[str, dict[int, Partition]] = {}
         self._as_they_come: set[str] = set()
 
@@ -45,7 +47,7 @@ class Partitions:
     def get(self, topic: str, index: int) -> Partition:
         partition = self._topics.get(topic, NO_PARTITIONS).get(index)
         if partition is None:
-            raise UnknownTopicOrPartition(f"{topic} has no partition {index} here")
+            raise self.absence_of(topic, index)
         return partition
 
     def in_store(self, store: Store) -> list[Partition]:
@@ -71,6 +73,12 @@ class Partitions:
             self._as_they_come.discard(topic)
         else:
             self._as_they_come.add(topic)
+
+    def remove(self, partition: Partition) -> None:
+        topic, index = partition.name
+        del self._topics[topic][index]
+        if not self._topics[topic]:
+            self.remove_topic(topic)
 
     def remove_topic(self, topic: str) -> dict[int, Partition]:
         """Returns the partitions that it had here."""

@@ -53,7 +53,8 @@ class Repairs:
     async def _reopen(self, store: Store, partition: Partition) -> None:
         """After a failed sync: reads the log again from what the disk really has.
 
-        Only then does a new epoch begin: it is to begin where the log ends now.
+        Only then does a leader's new epoch begin: it is to begin where the log ends now. A follower
+        gets from its leader what it has lost.
         """
         epoch, now_ms = partition.leader_epoch, self._clock.now().wall_ms
         try:
@@ -62,11 +63,12 @@ class Repairs:
             logger.warning("%s: still fenced: %s", partition.name, error)
             return
         try:
-            await self._renew_epoch(partition)
+            if partition.is_leader:
+                await self._renew_epoch(partition)
         except (OSError, OttlaError) as error:
             logger.warning("%s: still fenced, it has no new epoch: %s", partition.name, error)
         is_wanted = not (partition.is_retired or partition.is_offline or partition.is_damaged)
-        if is_wanted and partition.leader_epoch > epoch:
+        if is_wanted and (not partition.is_leader or partition.leader_epoch > epoch):
             partition.heal(log, now_ms)
         else:
             log.abandon()

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 if TYPE_CHECKING:
@@ -57,12 +59,14 @@ class EndWaiters:
 class Waiters:
     """Those of one partition. Whoever waits for commits does so in the order of their offsets."""
 
-    __slots__ = ("_commits", "_fetches", "_writes")
+    __slots__ = ("_commits", "_durables", "_fetches", "_replica_fetches", "_writes")
 
     def __init__(self) -> None:
         self._writes: list[tuple[WriteWaiter, Any]] = []
         self._commits: deque[tuple[int, WriteWaiter, Any]] = deque()
+        self._durables: deque[tuple[int, WriteWaiter, Any]] = deque()
         self._fetches: dict[FetchWaiter, None] = {}
+        self._replica_fetches: dict[FetchWaiter, None] = {}
 
     def add_write(self, waiter: WriteWaiter, item: Any) -> None:
         self._writes.append((waiter, item))
@@ -70,11 +74,19 @@ class Waiters:
     def add_commit(self, end_offset: int, waiter: WriteWaiter, item: Any) -> None:
         self._commits.append((end_offset, waiter, item))
 
-    def add_fetch(self, fetch: FetchWaiter) -> None:
-        self._fetches[fetch] = None
+    def add_durable(self, end_offset: int, waiter: WriteWaiter, item: Any) -> None:
+        self._durables.append((end_offset, waiter, item))
+
+    @property
+    def has_durable(self) -> bool:
+        return bool(self._durables)
+
+    def add_fetch(self, fetch: FetchWaiter, *, of_replica: bool = False) -> None:
+        (self._replica_fetches if of_replica else self._fetches)[fetch] = None
 
     def drop_fetch(self, fetch: FetchWaiter) -> None:
         self._fetches.pop(fetch, None)
+        self._replica_fetches.pop(fetch, None)
 
     @property
     def has_fetches(self) -> bool:
@@ -99,39 +111,63 @@ class Waiters:
         writes, self._writes = self._writes, []
         return writes
 
+    def durable(self, offset: int) -> None:
+        _tell(self._durables, offset)
+
     def committed(self, offset: int) -> None:
-        commits = self._commits
-        while commits and commits[0][0] <= offset:
-            _, waiter, item = commits.popleft()
-            waiter.succeeded(item)
+        _tell(self._commits, offset)
+
+    def written(self, partition: PartitionWrites, byte_count: int) -> None:
+        """Replicas read what is not committed yet."""
+        for fetch in tuple(self._replica_fetches):
+            fetch.arrived(partition, byte_count)
 
     def arrived(self, partition: PartitionWrites, byte_count: int) -> None:
         for fetch in tuple(self._fetches):
             fetch.arrived(partition, byte_count)
 
     def went_back(self, partition: PartitionWrites) -> None:
-        for fetch in tuple(self._fetches):
+        for fetch in (*self._fetches, *self._replica_fetches):
             fetch.went_back(partition)
 
     def wake_fetches(self) -> None:
-        for fetch in tuple(self._fetches):
+        for fetch in (*self._fetches, *self._replica_fetches):
             fetch.wake()
 
     def fail_after(self, end_offset: int, error: Exception) -> None:
         """Offsets after the end will be given to others: nobody may go on waiting for them."""
-        waiting, self._commits = self._commits, deque()
-        for entry in waiting:
-            if entry[0] <= end_offset:
-                self._commits.append(entry)
-            else:
-                entry[1].failed(entry[2], error)
+        self._commits, late_commits = _parted(self._commits, end_offset)
+        self._durables, late_durables = _parted(self._durables, end_offset)
+        for _, waiter, item in (*late_commits, *late_durables):
+            waiter.failed(item, error)
 
     def fail_all(self, error: Exception) -> None:
-        writes, commits = self.take_writes(), self._commits
-        self._commits = deque()
+        writes, commits, durables = self.take_writes(), self._commits, self._durables
+        self._commits, self._durables = deque(), deque()
         fail(writes, error)
-        for _, waiter, item in commits:
+        for _, waiter, item in (*commits, *durables):
             waiter.failed(item, error)
+
+
+def _tell(waiting: deque[tuple[int, WriteWaiter, Any]], offset: int) -> None:
+    while waiting and waiting[0][0] <= offset:
+        _, waiter, item = waiting.popleft()
+        waiter.succeeded(item)
+
+
+def _parted(
+    waiting: deque[tuple[int, WriteWaiter, Any]], end_offset: int
+) -> tuple[deque[tuple[int, WriteWaiter, Any]], deque[tuple[int, WriteWaiter, Any]]]:
+    """Those for what is there, and those for what comes after the end."""
+    there = deque(entry for entry in waiting if entry[0] <= end_offset)
+    return there, deque(entry for entry in waiting if entry[0] > end_offset)
+
+
+async def told(register: Callable[[Callable[[], None]], None]) -> None:
+    """Returns when whoever is asked to tell has told."""
+    is_told = asyncio.Event()
+    register(is_told.set)
+    await is_told.wait()
 
 
 def succeed(waiters: list[tuple[WriteWaiter, Any]]) -> None:
