@@ -81,7 +81,8 @@ class FetchAsked:
     """Fetch of the metadata log, or FetchSnapshot.
 
     The sender has synced everything before `offset`. `matches` says that our log has this offset,
-    after a batch of the sender's last epoch: no divergence, no snapshot needed.
+    after a batch of the sender's last epoch: no divergence, no snapshot needed. It must be true of
+    the log that is handed in along with it.
     """
 
     replica: ReplicaKey
@@ -125,12 +126,13 @@ class RequestFailed:
 
 @dataclass(frozen=True, slots=True)
 class FetchAnswered:
-    """The answer to a Fetch from `asked_offset`, or to a FetchSnapshot.
+    """The answer to a Fetch from `asked_offset` after `asked_last_epoch`, or to a FetchSnapshot.
 
     `diverging` is (epoch, end offset), `snapshot` (end offset, epoch), as the leader says.
     """
 
     asked_offset: Offset
+    asked_last_epoch: int
     error: ErrorCode
     epoch: int
     leader_id: NodeId

@@ -46,6 +46,7 @@ def _pause_before_standing_ms(node: Node, event: EpochEnded) -> int:
 
 
 def fetch_answered(node: Node, event: FetchAnswered) -> None:
+    log = node.log
     node.learn(event.epoch, event.leader_id, event.endpoints)
     is_from_our_leader = (
         node.role is Role.FOLLOWER
@@ -57,7 +58,8 @@ def fetch_answered(node: Node, event: FetchAnswered) -> None:
     node.deadline_ms = node.now_ms + node.times.fetch_timeout_ms
     node.has_fetched = True
     # An answer that comes twice or late was meant for another end of this log.
-    if event.asked_offset == node.log.end_offset == node.log.synced_offset:
+    asked, end = (event.asked_offset, event.asked_last_epoch), (log.end_offset, log.last_epoch)
+    if asked == end and log.synced_offset == log.end_offset:
         _take(node, event)
     _tell_where_we_are(node)
 

@@ -228,6 +228,7 @@ class Machine:
         assert lead.start_offset == len(self.log)
         self.world.history.leads(self.key, lead.epoch, self.log)
         self._append([Entry(lead.epoch, ("leader", self.id))])
+        self.world.on_lead(self)
 
     def _StepDown(self, _step: do.StepDown) -> None:
         assert self.quorum is not None
@@ -251,7 +252,9 @@ class Machine:
             if entry.voters is not None:
                 offset = Offset(len(self.log) - 1)
                 self.inbox.appendleft((on.VotersAppended(offset, entry.voters), None, None))
-        self.later(self.chance.randint(1, self.sync_ms_max), lambda end=len(self.log): self._synced(end))  # type: ignore[misc]
+        self.later(
+            self.chance.randint(1, self.sync_ms_max), lambda end=len(self.log): self._synced(end)
+        )  # type: ignore[misc]
 
     def _synced(self, end: int) -> None:
         self.log.synced = max(self.log.synced, min(end, len(self.log)))
@@ -310,7 +313,8 @@ class Machine:
             peer = self.chance.choice(self.quorum.voters.keys).id
 
         def answered(answer: Any, cargo: Any) -> None:
-            self.hand_in(self._fetch_answer(offset, answer, cargo or {}), cargo=cargo)
+            asked = (offset, last_epoch)
+            self.hand_in(self._fetch_answer(asked, answer, cargo or {}), cargo=cargo)
             if number == self.fetch_number:
                 self.later(1 if cargo and "diverging" in cargo else IDLE_FETCH_MS, again)
 
@@ -323,9 +327,12 @@ class Machine:
         self.world.send(self, peer, event, answered)
         self.later(TIMES.request_timeout_ms, again)
 
-    def _fetch_answer(self, offset: Offset, answer: Any, cargo: dict[str, Any]) -> on.Event:
+    def _fetch_answer(
+        self, asked: tuple[Offset, int], answer: Any, cargo: dict[str, Any]
+    ) -> on.Event:
         return on.FetchAnswered(
-            asked_offset=offset,
+            asked_offset=asked[0],
+            asked_last_epoch=asked[1],
             error=answer.error,
             epoch=answer.epoch,
             leader_id=answer.leader_id,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -111,9 +112,18 @@ def fetch_of_what_is_not_synced(patch: pytest.MonkeyPatch) -> None:
 
 def late_answer_taken(patch: pytest.MonkeyPatch) -> None:
     def fetch_answered(node: Node, event: Any) -> None:
-        log, node.log = node.log, LogEnd(event.asked_offset, 0, event.asked_offset)
+        asked = LogEnd(event.asked_offset, event.asked_last_epoch, event.asked_offset)
+        log, node.log = node.log, asked
         following.fetch_answered(node, event)
         node.log = log
+
+    _handle(patch, FetchAnswered, fetch_answered)
+
+
+def late_answer_known_by_its_offset_alone(patch: pytest.MonkeyPatch) -> None:
+    def fetch_answered(node: Node, event: Any) -> None:
+        same = replace(event, asked_last_epoch=node.log.last_epoch)
+        following.fetch_answered(node, same)
 
     _handle(patch, FetchAnswered, fetch_answered)
 

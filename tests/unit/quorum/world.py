@@ -18,7 +18,7 @@ RECOVERY_MS_MAX = 4000
 
 
 class World:
-    def __init__(self, seed: int, voters: int | None = None, spares: int = 2) -> None:
+    def __init__(self, seed: int, voters: int = 0, spares: int = -1) -> None:
         self.chance = Chance(seed)
         self.now_ms = 0
         self.history = History()
@@ -28,10 +28,12 @@ class World:
         self._number = 0
         self._directories = 0
         count = voters or self.chance.choice((3, 3, 3, 5))
+        spares = self.chance.choice((0, 2)) if spares < 0 else spares
         keys = [ReplicaKey(n, self.new_directory()) for n in range(1, count + spares + 1)]  # type: ignore[arg-type]
         first = VoterSet(Voter(key) for key in keys[:count])
         self.nodes = {key.id: Machine(self, key.id, key.directory_id, first) for key in keys}
         self.values = 0
+        self.on_lead: Callable[[Machine], None] = lambda leader: None
         self.entries_per_fetch = self.chance.choice((1, 4))
         self.wiped: set[ReplicaKey] = set()
 
@@ -157,6 +159,8 @@ class Trouble:
         )
         self.weights = [self.chance.random() ** 3 for _ in self.acts[:-2]] + [0.8, 0.8]
         self.pause_ms = self.chance.choice((10, 30, 80))
+        self.mortality = self.chance.choice((0.0, 0.3, 0.7))
+        world.on_lead = self._rise_of_a_leader
 
     def go_on(self) -> None:
         if not self.is_over:
@@ -189,7 +193,14 @@ class Trouble:
             friend = self.chance.choice(list(self.world.nodes))
             self.world.cuts -= {(leader.id, friend), (friend, leader.id)}
         leader.write(self.world.new_value())
-        leader.later(self.chance.randint(1, 30), leader.crash)
+        self._soon_over(leader)
+
+    def _soon_over(self, leader: Machine) -> None:
+        leader.later(self.chance.randint(1, 40), lambda: None if self.is_over else leader.crash())
+
+    def _rise_of_a_leader(self, leader: Machine) -> None:
+        if self.chance.random() < self.mortality:
+            self._soon_over(leader)
 
     def _crash_while_saving(self) -> None:
         for node in self.world.nodes.values():
@@ -203,7 +214,7 @@ class Trouble:
 
     def _restart(self) -> None:
         for node in self.world.nodes.values():
-            if node.quorum is None and self.chance.random() < 0.8:
+            if node.quorum is None and self.chance.random() < 0.5:
                 node.start()
 
     def _cut(self) -> None:
@@ -251,12 +262,28 @@ class Trouble:
             leader.hand_in(event)
 
 
-def live(seed: int, prepare: Callable[[World], None] = lambda world: None) -> World:
+class ShortReigns(Trouble):
+    """Each leader falls soon after its rise, and everybody is back in no time, or not quite."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.mortality = 1.0
+        world.entries_per_fetch = 1
+        self.acts, self.weights = (self._restart_one, self._crash), [1.0, 0.3]
+        self.pause_ms = 20
+
+    def _restart_one(self) -> None:
+        down = [node for node in self.world.nodes.values() if node.quorum is None]
+        if down:
+            self.chance.choice(down).start()
+
+
+def live(seed: int) -> World:
     """One life with faults, and what must come after them."""
-    world = World(seed)
-    prepare(world)
+    has_short_reigns = seed % 2 == 1
+    world = World(seed, *((3, 0) if has_short_reigns else ()))
     world.start()
-    trouble = Trouble(world)
+    trouble = ShortReigns(world) if has_short_reigns else Trouble(world)
     trouble.go_on()
     trouble.write()
     world.run(FAULTS_MS)
