@@ -92,7 +92,7 @@ def test_metadata_records_are_opened_and_foreign_ones_named() -> None:
     change = opened(Record(0, NOW_MS, None, framing.encode_record(PartitionChangeRecord(1, ID))))
     assert change is not None
     assert change["directories"] is None
-    assert opened(Record(0, NOW_MS, None, bytes([1, 27, 0]))) == {"is": "RegisterControllerRecord"}
+    assert opened(Record(0, NOW_MS, None, bytes([1, 28, 0]))) == {"is": "ClearElrRecord"}
     wrong = opened(Record(0, NOW_MS, None, b"\x09\x09"))
     assert wrong is not None
     assert "unreadable" in wrong
