@@ -233,7 +233,7 @@ MUTANTS = (
     Mutant(
         "two directories of one name keep the broker from starting",
         "cut",
-        _replace("ottla.broker.storage.finding:stranger_of", _no_way_out),
+        _replace("ottla.broker.storage.finder:stranger_of", _no_way_out),
     ),
     Mutant(
         "a topic's id whose sync failed is not written again",

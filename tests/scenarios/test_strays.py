@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.broker.storage import finding
+from ottla.broker.storage import finder
 from ottla.cli.main import main
 from raw_client import RawClient
 from records_kit import batch, fetch, list_offset, produce, values_in
@@ -75,7 +75,7 @@ def test_many_strays_are_told_in_few_lines(
     with BrokerInside(data) as broker, RawClient(broker.bootstrap) as client:
         broker.create_topic("t")
         produce(client, "t", batch(b"v"))
-    count = finding.STRAYS_TOLD_MAX + 5
+    count = finder.STRAYS_TOLD_MAX + 5
     for index in range(count):
         shutil.copytree(data / "t-0", data / f"strange-{index}")
     # Too many partitions are no less strange, nor is a directory without an id.
@@ -85,5 +85,5 @@ def test_many_strays_are_told_in_few_lines(
         assert broker.readiness()[0] == 200
     assert len(_strays(data)) == count + 1
     told = [record.getMessage() for record in caplog.records if "-stray" in record.getMessage()]
-    assert len(told) == finding.STRAYS_TOLD_MAX + 1
+    assert len(told) == finder.STRAYS_TOLD_MAX + 1
     assert told[-1].startswith("6 more")

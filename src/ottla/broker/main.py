@@ -45,7 +45,7 @@ from ottla.broker.storage.partitions import Partitions
 from ottla.broker.storage.recovery_points import RecoveryPointsChore
 from ottla.broker.storage.repairs import Repairs
 from ottla.broker.storage.retention import RetentionChore, Shortener
-from ottla.broker.storage.scrubbing import ScrubChore
+from ottla.broker.storage.scrub import ScrubChore
 from ottla.broker.storage.stores import METADATA_PARTITION, Store, is_no_room, open_stores
 from ottla.broker.storage.truncation import Truncation
 from ottla.broker.threads import RealThreads

@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 # SIGTERM is how a service is told to stop; after Ctrl-C the shell is to know of it.
 EXIT_CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130}
 OPEN_FILES_WANTED: Final = 1_048_576
-# With the usual 5 ms a finished sync could wait that long for its turn behind a busy loop.
+# With the usual 5 ms a finished sync could wait that long for a busy loop.
 THREAD_SWITCH_S: Final = 0.000_5
 # What a request makes dies without the collector's help; Python's 700 would have it look for
 # cycles every twenty requests.

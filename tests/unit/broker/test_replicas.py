@@ -18,7 +18,7 @@ from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import NotEnoughReplicas, NotLeader, OffsetOutOfRange, StorageFailed
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log, LogConfig, SyncTicket
-from ottla.testing.disks import MemoryDisk
+from ottla.testing.disks import FaultyDisk, MemoryDisk
 from ottla.types import NO_NODE, LeaderEpoch, NodeId, Offset, TopicId, TopicPartition
 from ottla.wire.records import headers_in
 from records_kit import NOW_MS, batch
@@ -79,7 +79,7 @@ class Node:
     """One replica, on a disk of its own."""
 
     def __init__(self, node_id: NodeId = OWN, **settings: str) -> None:
-        self.disk = MemoryDisk()
+        self.disk = FaultyDisk(MemoryDisk())
         self.flusher: Any = FlusherByHand()
         self.waiter = Waiter()
         self.clock = HandClock()

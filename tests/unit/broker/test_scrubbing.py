@@ -12,7 +12,7 @@ import pytest
 from ottla.broker.counters import TopicMetrics
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
-from ottla.broker.storage.scrubbing import ScrubChore
+from ottla.broker.storage.scrub import ScrubChore
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import StorageFailed
 from ottla.log.corruption import NOTE, Corruption

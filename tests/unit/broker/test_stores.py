@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from ottla.broker.storage.finding import stranger_of
+from ottla.broker.storage.finder import stranger_of
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.stores import Placement, Store, is_broken
 from ottla.broker.threads import RealThreads

@@ -17,7 +17,7 @@ from ottla.broker.control.metadata import (
 )
 from ottla.broker.counters import Metrics
 from ottla.broker.storage.departures import Departures
-from ottla.broker.storage.finding import Finder
+from ottla.broker.storage.finder import Finder
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_opener import (
     NOTHING_REMEMBERED,

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ottla.broker.storage.partition import Partition
     from ottla.broker.storage.partitions import Partitions
     from ottla.broker.storage.retention import RetentionChore
-    from ottla.broker.storage.scrubbing import ScrubChore
+    from ottla.broker.storage.scrub import ScrubChore
     from ottla.broker.storage.stores import Store
     from ottla.log.handles import Handles
 

@@ -4,7 +4,7 @@ All of it happens in threads, in each data directory one partition after the oth
 of many partitions holds up neither the loop nor the other threads. A partition of a new topic of
 the same name is there at once; its first file waits until the name of its directory is free. A
 crash in between leaves directories whose topic is gone, or has another id: the next start finds
-them (`finding.py`). Strays go the same way, but are only renamed.
+them (`finder.py`). Strays go the same way, but are only renamed.
 """
 
 from __future__ import annotations

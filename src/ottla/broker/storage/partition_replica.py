@@ -110,8 +110,9 @@ class PartitionReplica(PartitionWrites):
         else:
             known.decided(replicas, isr, partition_epoch, now_ms)
         self._alone = self._rule is None and known.replicas == {self.node_id}
-        if not self._alone and self._ends[-1].offset < self._log.written.offset:
-            self._ends.append(self._log.written)
+        written = self._log.written
+        if not self._alone and (not self._ends or self._ends[-1].offset < written.offset):
+            self._ends.append(written)
         self._commit()
 
     def _begin_leading(self, epoch: LeaderEpoch) -> None:
@@ -136,7 +137,9 @@ class PartitionReplica(PartitionWrites):
         self._waiters.fail_all(
             NotLeader(f"{self.name} is at leader epoch {epoch}, led by {leader_id}")
         )
-        self._waiters.wake_fetches()
+        if not (self._log.fenced and leader_id == self.node_id):
+            # A leader that is fenced opens its log again, and only then knows what to say.
+            self._waiters.wake_fetches()
 
     def check_leader(self) -> None:
         if self.is_offline:

@@ -1,0 +1,269 @@
+"""What becomes of this node's partitions as the metadata says it, also after a start."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from ottla.broker.clock import SystemClock
+from ottla.broker.control.metadata import MetadataCache
+from ottla.broker.control.metadata_follower import MetadataFollower
+from ottla.broker.counters import Metrics
+from ottla.broker.network.connection import Outbox
+from ottla.broker.storage.checkpoints import Checkpoints
+from ottla.broker.storage.closing import close_partitions
+from ottla.broker.storage.departures import Departures
+from ottla.broker.storage.flusher import Flusher
+from ottla.broker.storage.partition import Partition
+from ottla.broker.storage.partition_opener import PartitionOpener
+from ottla.broker.storage.partitions import Partitions
+from ottla.broker.storage.repairs import Repairs
+from ottla.broker.storage.stores import Store, open_stores
+from ottla.broker.storage.waiters import told
+from ottla.broker.threads import RealThreads
+from ottla.config import BrokerConfig
+from ottla.errors import NotLeader, UnknownTopicOrPartition
+from ottla.log.handles import Handles
+from ottla.testing.disks import MemoryDisk
+from ottla.types import NodeId
+from ottla.wire.messages.metadata_records import (
+    PartitionChangeRecord,
+    PartitionRecord,
+    RemoveTopicRecord,
+    TopicRecord,
+)
+from ottla.wire.schema import Message
+from records_kit import NOW_MS, batch
+from unit.broker.metadata_node import SeededRandom
+
+OWN, SECOND = NodeId(1), NodeId(2)
+TOPIC_ID = bytes(range(16))
+NO_PARTITION: Any = None
+
+
+class House:
+    """This node's partitions, on the disk that an earlier one may have left."""
+
+    def __init__(self, disk: MemoryDisk, records: list[Message]) -> None:
+        self.disk = disk
+        disk.make_directory("/data/__cluster_metadata-0")
+        self.loop = asyncio.get_running_loop()
+        self.threads = RealThreads()
+        self.clock = SystemClock()
+        config = BrokerConfig.parse({"log.dirs": "/data", "node.id": str(OWN)})
+        self.stores = open_stores(disk, config, SeededRandom(3), self.threads)
+        self.stores.give_flushers(self._flusher)
+        self.metadata = MetadataCache(config)
+        self.metadata.committed(records)
+        self.partitions = Partitions(NO_PARTITION, self.metadata.absence_of)
+        io = self.threads.executor("io", 1)
+        self.departures = Departures(self.loop, io, disk, SeededRandom(4))
+        self.checkpoints = Checkpoints(
+            self.loop,
+            self.clock,
+            disk,
+            self.stores,
+            self.partitions,
+            Repairs(self.loop, self.clock, self.partitions, self._no_epoch),
+            60.0,
+        )
+        metrics = Metrics()
+        opener = PartitionOpener(
+            OWN,
+            self.clock,
+            disk,
+            Handles(disk),
+            metrics,
+            self.departures,
+            self.partitions.take_offline,
+        )
+        self.follower = MetadataFollower(
+            OWN,
+            self.clock,
+            self.metadata,
+            self.stores,
+            self.partitions,
+            opener,
+            self.departures,
+            metrics,
+            lambda assignments: None,
+        )
+        self.follower.open_all()
+        self.metadata.on_change(self.follower.follow)
+
+    def _flusher(self, store: Store, kind: str) -> Flusher:
+        return Flusher(
+            self.loop, self.threads, self.clock, self.disk, kind, lambda _: None, Outbox()
+        )
+
+    async def _no_epoch(self, partition: Partition) -> None:
+        raise NotImplementedError
+
+    @property
+    def here(self) -> list[tuple[str, int]]:
+        return [tuple(partition.name) for partition in self.partitions]
+
+    async def produce(self, partition: Partition) -> None:
+        partition.append(batch(b"a"), NOW_MS)
+        await partition.flusher.drain()
+
+    async def departed(self) -> None:
+        """Returns when the directory's name is free."""
+        if self.departures.is_taken("/data/t-0"):
+            await told(partial(self.departures.when_free, "/data/t-0"))
+
+    async def stop(self) -> None:
+        for store in self.stores:
+            for flusher in store.flushers:
+                await flusher.stop()
+        self.partitions.in_store = lambda store: list(self.partitions)  # type: ignore[method-assign]
+        for store in await close_partitions(
+            self.disk, self.stores, self.partitions, self.checkpoints, self.departures
+        ):
+            store.data.leave_clean_marker(1)
+        self.stores.close()
+        await asyncio.to_thread(self.threads.join)
+
+
+def topic(*replicas: tuple[int, ...], leader: int = OWN) -> list[Message]:
+    """A topic with a partition for each list of replicas."""
+    records: list[Message] = [TopicRecord(name="t", topic_id=TOPIC_ID)]
+    for index, of_one in enumerate(replicas):
+        records.append(
+            PartitionRecord(
+                partition_id=index,
+                topic_id=TOPIC_ID,
+                replicas=list(of_one),
+                isr=list(of_one),
+                leader=leader if leader in of_one else of_one[0],
+                leader_epoch=1,
+                partition_epoch=0,
+            )
+        )
+    return records
+
+
+def change(index: int = 0, **fields: Any) -> PartitionChangeRecord:
+    return PartitionChangeRecord(partition_id=index, topic_id=TOPIC_ID, **fields)
+
+
+def live(
+    story: Callable[[House], Awaitable[None]],
+    records: list[Message] | None = None,
+    disk: MemoryDisk | None = None,
+) -> None:
+    async def run() -> None:
+        house = House(disk or MemoryDisk(), records or [])
+        async with asyncio.timeout(20):
+            await story(house)
+            await house.stop()
+
+    asyncio.run(run())
+
+
+def test_only_partitions_with_a_replica_here_are_opened_and_created() -> None:
+    async def story(house: House) -> None:
+        assert house.here == [("t", 1)]
+        with pytest.raises(NotLeader, match="led by node 2"):
+            house.partitions.get("t", 0)
+        with pytest.raises(UnknownTopicOrPartition):
+            house.partitions.get("t", 2)
+        house.metadata.committed([RemoveTopicRecord(topic_id=TOPIC_ID)])
+        house.metadata.committed(topic((OWN,), (SECOND,), (SECOND, OWN)))
+        assert house.here == [("t", 0), ("t", 2)]
+
+    live(story, topic((SECOND,), (SECOND, OWN)))
+
+
+def test_a_partition_leads_or_follows_as_the_metadata_says() -> None:
+    async def story(house: House) -> None:
+        partition = house.partitions.get("t", 0)
+        assert (partition.is_leader, partition.leader_id) == (False, SECOND)
+        house.metadata.committed([change(leader=OWN)])
+        assert (partition.is_leader, partition.leader_epoch) == (True, 2)
+        assert partition.replicas is not None
+        assert partition.replicas.isr == {OWN, SECOND}
+        house.metadata.committed([change(isr=[OWN])])
+        assert partition.replicas.isr == {OWN}
+        assert partition.leader_epoch == 2
+        house.metadata.committed([change(leader=-1)])
+        assert (partition.is_leader, partition.leader_id) == (False, -1)
+
+    live(story, topic((OWN, SECOND), leader=SECOND))
+
+
+def test_a_partition_that_moved_away_goes_with_its_files_and_one_that_comes_is_made() -> None:
+    async def story(house: House) -> None:
+        partition = house.partitions.get("t", 0)
+        await house.produce(partition)
+        assert house.disk.exists("/data/t-0")
+        house.metadata.committed([change(replicas=[SECOND], isr=[SECOND], leader=SECOND)])
+        assert house.here == []
+        assert partition.is_retired
+        with pytest.raises(NotLeader):
+            house.partitions.get("t", 0)
+        await house.departed()
+        assert not house.disk.exists("/data/t-0")
+        house.metadata.committed([change(replicas=[SECOND, OWN])])
+        assert house.here == [("t", 0)]
+        assert not house.partitions.get("t", 0).is_leader
+
+    live(story, topic((OWN,)))
+
+
+def test_what_was_committed_is_remembered_over_a_start_and_no_more_than_that() -> None:
+    disk, records = MemoryDisk(), topic((OWN, SECOND))
+
+    async def before(house: House) -> None:
+        partition = house.partitions.get("t", 0)
+        for _ in range(3):
+            await house.produce(partition)
+        assert partition.high_watermark.offset == 0
+        partition.fetched_by(SECOND, 1, 2, 0)
+        assert partition.high_watermark.offset == 2
+
+    async def after(house: House) -> None:
+        partition = house.partitions.get("t", 0)
+        assert (partition.high_watermark.offset, partition.end_offset) == (2, 3)
+        found = partition.read(0, 10_000, cached_only=False)
+        assert found is not None
+        assert len(found) == partition.high_watermark.bytes_in_segment
+        partition.fetched_by(SECOND, 1, 3, 0)
+        assert partition.high_watermark.offset == 3
+
+    live(before, records, disk)
+    live(after, records, disk)
+
+
+def test_a_node_alone_commits_after_a_start_all_that_it_finds() -> None:
+    disk, records = MemoryDisk(), topic((OWN,))
+
+    async def before(house: House) -> None:
+        await house.produce(house.partitions.get("t", 0))
+        house.checkpoints.write_all = lambda store: None  # type: ignore[method-assign]
+
+    async def after(house: House) -> None:
+        assert house.partitions.get("t", 0).high_watermark.offset == 1
+
+    live(before, records, disk)
+    live(after, records, disk)
+
+
+def test_a_directory_of_a_partition_that_is_elsewhere_is_set_aside() -> None:
+    disk = MemoryDisk()
+
+    async def before(house: House) -> None:
+        await house.produce(house.partitions.get("t", 0))
+
+    async def after(house: House) -> None:
+        assert house.here == []
+        await house.departed()
+        assert not disk.exists("/data/t-0")
+        assert [name for name in disk.list("/data") if name.endswith("-stray")]
+
+    live(before, topic((OWN,)), disk)
+    live(after, topic((SECOND,)), disk)
