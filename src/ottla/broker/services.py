@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from ottla.broker.network.fetch_sessions import FetchSessions
     from ottla.broker.network.waiting import Deadlines, Parking
     from ottla.broker.storage.opening import Opening
+    from ottla.broker.storage.partition import Partition
     from ottla.broker.storage.partitions import Partitions
     from ottla.broker.storage.retention import Shortener
     from ottla.broker.storage.stores import Stores
@@ -21,6 +23,10 @@ if TYPE_CHECKING:
     from ottla.cluster.controller import Controller
     from ottla.config import BrokerConfig
     from ottla.ports import Clock, Disk, Executor, Random
+
+
+def _nobody_asks(partition: Partition) -> None:
+    """Where there is one node, nobody joins."""
 
 
 @dataclass(slots=True)
@@ -45,3 +51,5 @@ class Services:
     parking: Parking
     opening: Opening
     metrics: Metrics
+    # A follower has come far enough to be in sync: the controller is to be asked.
+    on_joining: Callable[[Partition], None] = _nobody_asks
