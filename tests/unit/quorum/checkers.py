@@ -15,18 +15,18 @@ class History:
     """All that the nodes of a world have done so far."""
 
     def __init__(self) -> None:
-        self.leaders: dict[int, object] = {}
+        self.leaders: dict[int, str] = {}
         self.committed: list[Entry] = []
-        self._marks: defaultdict[object, int] = defaultdict(int)
-        self._epochs: defaultdict[object, int] = defaultdict(int)
+        self._marks: defaultdict[str, int] = defaultdict(int)
+        self._epochs: defaultdict[str, int] = defaultdict(int)
 
-    def leads(self, node: object, epoch: int, log: ModelLog) -> None:
+    def leads(self, node: str, epoch: int, log: ModelLog) -> None:
         if self.leaders.setdefault(epoch, node) != node:
             raise Broken(f"two leaders of epoch {epoch}: {self.leaders[epoch]} and {node}")
         if log.entries[: len(self.committed)] != self.committed:
             raise Broken(f"the leader {node} of epoch {epoch} lacks what is committed")
 
-    def commits(self, node: object, log: ModelLog, mark: int) -> None:
+    def commits(self, node: str, log: ModelLog, mark: int) -> None:
         """`node` shows everything before `mark` to those who read from it."""
         for offset in range(self._marks[node], mark):
             if offset == len(self.committed):
@@ -35,16 +35,16 @@ class History:
                 raise Broken(f"{node} has committed something else at {offset}")
         self._marks[node] = max(self._marks[node], mark)
 
-    def says(self, node: object, epoch: int) -> None:
+    def says(self, node: str, epoch: int) -> None:
         """`node` has sent a message of this epoch."""
         self._epochs[node] = max(self._epochs[node], epoch)
 
-    def starts(self, node: object, epoch: int) -> None:
+    def starts(self, node: str, epoch: int) -> None:
         if epoch < self._epochs[node]:
             raise Broken(f"{node} starts in epoch {epoch} and was in {self._epochs[node]}")
         self._marks[node] = 0
 
-    def keeps(self, node: object, log: ModelLog) -> None:
+    def keeps(self, node: str, log: ModelLog) -> None:
         """At the end each node has all of it."""
         if log.entries[: len(self.committed)] != self.committed:
             raise Broken(f"{node} has lost something that was committed")

@@ -67,7 +67,7 @@ class Machine:
         self.quorum: Quorum | None = None
         self.answers: dict[int, ErrorCode] = {}
         self.fetches_unsynced = False
-        self.sync_ms_max = world.chance.choice((2, 5, 40))
+        self.sync_ms_max = world.chance.choice((2, 5, 60))
         self._forget()
 
     def _forget(self) -> None:
@@ -81,8 +81,10 @@ class Machine:
         self._current: tuple[on.Event, Any, Any] | None = None
         self.committed = self.mark = 0
 
-    def __repr__(self) -> str:
-        return f"node {self.id} {self.key.directory_id[:2].hex()}"
+    @property
+    def name(self) -> str:
+        """Of the node with this disk."""
+        return f"node {self.id} (disk {int.from_bytes(self.key.directory_id[:2], 'big')})"
 
     # Lives
 
@@ -95,13 +97,13 @@ class Machine:
         random = ModelRandom(self.chance)
         self.quorum = Quorum(own, CLUSTER_ID, voters, self.state, TIMES, random)
         self.hand_in(on.Started())
-        self.world.history.starts(self.key, self.quorum.epoch)
+        self.world.history.starts(self.name, self.quorum.epoch)
 
     def crash(self) -> None:
         """A Save under way may have reached the disk, and so may a part of the log."""
-        if self.is_busy and self._todo and isinstance(self._todo[0], do.Save):
-            if self.chance.random() < 0.5:
-                self.state = self._todo[0].state
+        save = self._todo[0] if self.is_busy else None
+        if isinstance(save, do.Save) and self.chance.random() < 0.5:
+            self.state = save.state
         self.log.cut(self.chance.randint(self.log.synced, len(self.log)))
         self.log.synced = len(self.log)
         self.quorum = None
@@ -148,7 +150,7 @@ class Machine:
                 self.later(self.chance.randint(1, 4), self._saved)
                 return
             self._todo.popleft()
-            getattr(self, f"_{type(decision).__name__}")(decision)
+            CARRY_OUT[type(decision)](self, decision)
 
     def _saved(self) -> None:
         save = self._todo.popleft()
@@ -160,10 +162,10 @@ class Machine:
         self._work()
 
     def _ask(self, peer: ReplicaKey, epoch: int, event: on.Event, then: Reply) -> None:
-        self.world.history.says(self.key, epoch)
+        self.world.history.says(self.name, epoch)
         self.world.send(self, peer.id, event, then)
 
-    def _AskVote(self, ask: do.AskVote) -> None:
+    def _ask_vote(self, ask: do.AskVote) -> None:
         def answered(answer: Any, _cargo: object) -> None:
             event = on.VoteAnswered(
                 peer=ask.peer.id,
@@ -194,25 +196,25 @@ class Machine:
 
         return answered
 
-    def _AnnounceEpoch(self, announce: do.AnnounceEpoch) -> None:
+    def _announce(self, announce: do.AnnounceEpoch) -> None:
         event = on.EpochBegun(announce.epoch, self.id, (), announce.peer, CLUSTER_ID)
         self._ask(announce.peer, announce.epoch, event, self._acknowledged(announce.peer))
 
-    def _EndEpoch(self, end: do.EndEpoch) -> None:
+    def _end_epoch(self, end: do.EndEpoch) -> None:
         event = on.EpochEnded(end.epoch, self.id, end.successors, (), CLUSTER_ID)
         self._ask(end.peer, end.epoch, event, self._acknowledged(end.peer))
 
-    def _Answer(self, answer: do.Answer) -> None:
+    def _answer(self, answer: do.Answer) -> None:
         assert self._current is not None
         event, reply, last_epoch = self._current
-        self.world.history.says(self.key, answer.epoch)
+        self.world.history.says(self.name, answer.epoch)
         is_fetch = isinstance(event, on.FetchAsked) and answer.error is ErrorCode.NONE
         reply(answer, self._records_for(event, last_epoch) if is_fetch else None)
 
-    def _AnswerChange(self, answer: do.AnswerChange) -> None:
+    def _answer_change(self, answer: do.AnswerChange) -> None:
         self.answers[answer.ticket] = answer.error
 
-    def _WakeAt(self, wake: do.WakeAt) -> None:
+    def _wake_at(self, wake: do.WakeAt) -> None:
         self.wake_number += 1
         number = self.wake_number
 
@@ -224,16 +226,16 @@ class Machine:
 
     # Leading
 
-    def _Lead(self, lead: do.Lead) -> None:
+    def _lead(self, lead: do.Lead) -> None:
         assert lead.start_offset == len(self.log)
-        self.world.history.leads(self.key, lead.epoch, self.log)
+        self.world.history.leads(self.name, lead.epoch, self.log)
         self._append([Entry(lead.epoch, ("leader", self.id))])
         self.world.on_lead(self)
 
-    def _StepDown(self, _step: do.StepDown) -> None:
+    def _step_down(self, _step: do.StepDown) -> None:
         assert self.quorum is not None
 
-    def _AppendVoters(self, append: do.AppendVoters) -> None:
+    def _append_voters(self, append: do.AppendVoters) -> None:
         assert self.quorum is not None
         self._append([Entry(self.quorum.epoch, "voters", append.voters)])
 
@@ -252,9 +254,8 @@ class Machine:
             if entry.voters is not None:
                 offset = Offset(len(self.log) - 1)
                 self.inbox.appendleft((on.VotersAppended(offset, entry.voters), None, None))
-        self.later(
-            self.chance.randint(1, self.sync_ms_max), lambda end=len(self.log): self._synced(end)
-        )  # type: ignore[misc]
+        end = len(self.log)
+        self.later(self.chance.randint(1, self.sync_ms_max), lambda: self._synced(end))
 
     def _synced(self, end: int) -> None:
         self.log.synced = max(self.log.synced, min(end, len(self.log)))
@@ -273,25 +274,16 @@ class Machine:
         content["entries"] = self.log.entries[event.offset : end]
         return content
 
-    def _Commit(self, commit: do.Commit) -> None:
+    def _commit(self, commit: do.Commit) -> None:
         self.mark = commit.offset
         self._show()
 
     def _show(self) -> None:
         """As far as it is committed and on this disk."""
         self.committed = max(self.committed, min(self.mark, self.log.synced))
-        self.world.history.commits(self.key, self.log, self.committed)
+        self.world.history.commits(self.name, self.log, self.committed)
 
     # Following
-
-    def _Follow(self, follow: do.Follow) -> None:
-        self._fetch_from(follow)
-
-    def _Seek(self, seek: do.Seek) -> None:
-        self._fetch_from(seek)
-
-    def _Hold(self, hold: do.Hold) -> None:
-        self._fetch_from(hold)
 
     def _fetch_from(self, source: do.Follow | do.Seek | do.Hold) -> None:
         self.source = source
@@ -316,14 +308,15 @@ class Machine:
             asked = (offset, last_epoch)
             self.hand_in(self._fetch_answer(asked, answer, cargo or {}), cargo=cargo)
             if number == self.fetch_number:
-                self.later(1 if cargo and "diverging" in cargo else IDLE_FETCH_MS, again)
+                is_urgent = self.fetches_unsynced or "diverging" in (cargo or {})
+                self.later(1 if is_urgent else IDLE_FETCH_MS, again)
 
         def again() -> None:
             if number == self.fetch_number:
                 self._fetch()
 
         event = FetchOf(self.key, self.quorum.epoch, offset, last_epoch)
-        self.world.history.says(self.key, self.state.leader_epoch)
+        self.world.history.says(self.name, self.state.leader_epoch)
         self.world.send(self, peer, event, answered)
         self.later(TIMES.request_timeout_ms, again)
 
@@ -341,10 +334,29 @@ class Machine:
             diverging=cargo.get("diverging"),
         )
 
-    def _Truncate(self, truncate: do.Truncate) -> None:
+    def _truncate(self, truncate: do.Truncate) -> None:
         self.log.cut(self.log.cut_for(truncate.epoch, truncate.end_offset))
         self.inbox.appendleft((on.LogMoved(), None, None))
 
-    def _TakeRecords(self, _take: do.TakeRecords) -> None:
+    def _take_records(self, _take: do.TakeRecords) -> None:
         assert self._current is not None
         self._append(self._current[2]["entries"])
+
+
+CARRY_OUT: dict[type[do.Decision], Callable[[Machine, Any], None]] = {
+    do.AskVote: Machine._ask_vote,
+    do.AnnounceEpoch: Machine._announce,
+    do.EndEpoch: Machine._end_epoch,
+    do.Answer: Machine._answer,
+    do.AnswerChange: Machine._answer_change,
+    do.WakeAt: Machine._wake_at,
+    do.Lead: Machine._lead,
+    do.StepDown: Machine._step_down,
+    do.AppendVoters: Machine._append_voters,
+    do.Commit: Machine._commit,
+    do.Follow: Machine._fetch_from,
+    do.Seek: Machine._fetch_from,
+    do.Hold: Machine._fetch_from,
+    do.Truncate: Machine._truncate,
+    do.TakeRecords: Machine._take_records,
+}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -98,8 +97,14 @@ def _all_synced(log: LogEnd) -> LogEnd:
 
 
 def fetch_of_what_is_not_synced(patch: pytest.MonkeyPatch) -> None:
-    """Here it is the shell that errs; the guard against it is taken away as well."""
-    late_answer_taken(patch)
+    """Here it is the shell that errs; what would keep its answers out is taken away as well."""
+
+    def fetch_answered(node: Node, event: Any) -> None:
+        log, node.log = node.log, _all_synced(node.log)
+        following.fetch_answered(node, event)
+        node.log = log
+
+    _handle(patch, FetchAnswered, fetch_answered)
     honest = World.start
 
     def start(world: World) -> None:
@@ -116,14 +121,6 @@ def late_answer_taken(patch: pytest.MonkeyPatch) -> None:
         log, node.log = node.log, asked
         following.fetch_answered(node, event)
         node.log = log
-
-    _handle(patch, FetchAnswered, fetch_answered)
-
-
-def late_answer_known_by_its_offset_alone(patch: pytest.MonkeyPatch) -> None:
-    def fetch_answered(node: Node, event: Any) -> None:
-        same = replace(event, asked_last_epoch=node.log.last_epoch)
-        following.fetch_answered(node, same)
 
     _handle(patch, FetchAnswered, fetch_answered)
 

@@ -22,6 +22,7 @@ class World:
         self.chance = Chance(seed)
         self.now_ms = 0
         self.history = History()
+        self.delay_ms_max = self.chance.choice((3, 3, 15))
         self.loss = self.duplication = self.lateness = 0.0
         self.cuts: set[tuple[int, int]] = set()
         self._queue: list[tuple[int, int, Callable[[], None]]] = []
@@ -91,7 +92,12 @@ class World:
             if (source, target) in self.cuts or self.chance.random() < self.loss:
                 continue
             is_late = self.chance.random() < self.lateness
-            self.at(self.chance.randint(10, 150) if is_late else self.chance.randint(1, 3), arrive)
+            self.at(
+                self.chance.randint(10, 150)
+                if is_late
+                else self.chance.randint(1, self.delay_ms_max),
+                arrive,
+            )
 
     # Life
 
@@ -196,7 +202,7 @@ class Trouble:
         self._soon_over(leader)
 
     def _soon_over(self, leader: Machine) -> None:
-        leader.later(self.chance.randint(1, 40), lambda: None if self.is_over else leader.crash())
+        leader.later(self.chance.randint(1, 60), lambda: None if self.is_over else leader.crash())
 
     def _rise_of_a_leader(self, leader: Machine) -> None:
         if self.chance.random() < self.mortality:
@@ -268,14 +274,37 @@ class ShortReigns(Trouble):
     def __init__(self, world: World) -> None:
         super().__init__(world)
         self.mortality = 1.0
-        world.entries_per_fetch = 1
-        self.acts, self.weights = (self._restart_one, self._crash), [1.0, 0.3]
-        self.pause_ms = 20
+        world.entries_per_fetch, world.delay_ms_max = 1, 15
+        self.acts = (self._restart_one, self._crash, self._cut_the_power)
+        self.weights = [1.0, 0.1, 0.1]
+        self.pause_ms = 30
 
     def _restart_one(self) -> None:
         down = [node for node in self.world.nodes.values() if node.quorum is None]
         if down:
             self.chance.choice(down).start()
+
+
+def rejoin(seed: int) -> World:
+    """A follower that was cut off comes back to a leader that all others follow."""
+    world = World(seed, voters=3, spares=0)
+    world.start()
+    if not world.run_until(world.is_settled, RECOVERY_MS_MAX):
+        raise Broken("no leader, and nothing was ever wrong")
+    leader = world.leader
+    assert leader is not None
+    assert leader.quorum is not None
+    epoch = leader.quorum.epoch
+    world.isolate(world.chance.choice([id_ for id_ in world.nodes if id_ != leader.id]))
+    for _ in range(world.chance.randint(3, 12)):
+        world.write()
+        world.run(50)
+    world.cuts.clear()
+    if not world.run_until(world.is_settled, RECOVERY_MS_MAX):
+        raise Broken("the node that was away does not find back")
+    if (world.leader, leader.quorum.epoch) != (leader, epoch):
+        raise Broken("the node that was away has deposed a healthy leader")
+    return world
 
 
 def live(seed: int) -> World:
@@ -302,5 +331,5 @@ def live(seed: int) -> World:
         raise Broken("the nodes do not come together again")
     check_matching([node.log for node in world.nodes.values()])
     for node in world.nodes.values():
-        world.history.keeps(node, node.log)
+        world.history.keeps(node.name, node.log)
     return world
