@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -433,6 +434,7 @@ def test_where_logs_part_is_told_by_epoch() -> None:
     assert partition.divergence(3, 2) is None
     assert partition.divergence(1, 2) == (1, 1)
     assert partition.divergence(2, 2) == (1, 1)
+    assert partition.divergence(2, 1) == (1, 1), "nobody has led in epoch 2"
 
 
 # -------------------------------------------------------------------------------------- followers
@@ -514,6 +516,7 @@ class Storehouse:
         self.node = node
         self.saved: list[tuple[str, int]] = []
         self.meanwhile: Callable[[], object] = lambda: None
+        self.refuses = False
         any_self: Any = self
         self.truncation = Truncation(node.clock, any_self, any_self)
 
@@ -527,6 +530,9 @@ class Storehouse:
         return work(*arguments)
 
     async def save_recovery_point(self, partition: Partition) -> None:
+        if self.refuses:
+            raise OSError(errno.ENOSPC, "full")
+        assert partition.begin_write() is None, "what is queued goes with the cut"
         self.saved.append(("recovery point", partition.recovery_point))
 
     async def save_start_offsets(self, moved: list[Partition]) -> None:
@@ -570,6 +576,24 @@ def test_whoever_waits_for_what_is_cut_off_is_told() -> None:
         await Storehouse(node).truncation.truncate_to(node.partition, LeaderEpoch(1), 1)
         assert isinstance(node.waiter.told["not yet"], NotLeader)
         assert node.partition.end_offset == 0, "what was only queued is gone as well"
+
+    live(story)
+
+
+def test_a_cut_that_cannot_be_begun_leaves_everything_as_it_was() -> None:
+    async def story() -> None:
+        leader, node = Node(), Node(SECOND)
+        leader.lead()
+        node.follow()
+        leader.produce("a")
+        leader.write()
+        replicate(leader, node)
+        store = Storehouse(node)
+        store.refuses = True
+        with pytest.raises(OSError, match="full"):
+            await store.truncation.truncate_to(node.partition, LeaderEpoch(1), 0)
+        node.flush()
+        assert (node.partition.end_offset, node.partition.recovery_point) == (1, 1)
 
     live(story)
 
