@@ -81,7 +81,7 @@ clients: install ## real Kafka clients in Python, Java, Go, JavaScript and C
 	$(PYTEST) tests/clients
 
 spark: install ## a real Spark that reads and writes, its own Kafka connector beside it
-	$(PYTEST) --maxschedchunk 1 tests/spark
+	$(PYTEST) tests/spark
 
 soak: install ## pipelines killed SOAK_KILLS times, SOAK_MINUTES with a dying broker, for SOAK_SEEDS seeds from SOAK_SEED
 	$(BIN)/python scripts/soak.py --first $(SOAK_SEED) --seeds $(SOAK_SEEDS) --kills $(SOAK_KILLS) --minutes $(SOAK_MINUTES)

@@ -15,10 +15,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Final
 
-from ottla.pipelines.model import Pipeline, Sql
-from ottla.pipelines.reading import read_pipeline
-from ottla.pipelines.running import run
-from ottla.pipelines.session import settings_of
+from ottla.pipelines.language.model import Pipeline, Sql
+from ottla.pipelines.language.pipeline_file import read_pipeline
+from ottla.pipelines.launch.session import settings_of
+from ottla.pipelines.running.run import run
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

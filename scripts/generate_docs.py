@@ -22,15 +22,17 @@ from ottla.broker.metrics.gauges import register_gauges
 from ottla.broker.metrics.storage_gauges import register_storage_gauges
 from ottla.broker.network.router import APIS, NEVER_FLEXIBLE, Api
 from ottla.cli.reference import GENERATED, render_commands, render_settings
-from ottla.pipelines.json_schema import schema_text
-from ottla.pipelines.reference import render_pipeline
+from ottla.pipelines.language.json_schema import schema_text
+from ottla.pipelines.language.reference import render_pipeline
 from ottla.spark.options.reference import fill
 
 REFERENCE = Path(__file__).parent.parent / "docs" / "reference"
 SPARK = REFERENCE.parent / "spark.md"
 # What Prometheus puts there: {{ $labels.instance }}, {{ $value | humanizeDuration }}.
 LABEL = re.compile(r"\{\{ \$(?:labels\.)?(\w+)[^}]*\}\}")
-SCHEMA = REFERENCE.parent.parent / "src" / "ottla" / "pipelines" / "pipeline.schema.json"
+SCHEMA = (
+    REFERENCE.parent.parent / "src" / "ottla" / "pipelines" / "language" / "pipeline.schema.json"
+)
 
 INTRODUCTION = f"""\
 {GENERATED}
@@ -133,7 +135,7 @@ def main() -> None:
     SPARK.write_text(fill(SPARK.read_text()))
     print("docs/spark.md")
     SCHEMA.write_text(schema_text())
-    print("src/ottla/pipelines/pipeline.schema.json")
+    print("src/ottla/pipelines/language/pipeline.schema.json")
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from unittest.mock import patch
 HERE = Path(__file__).resolve().parent.parent
 SEEDS_MAX = 60
 # What a simulated life needs of ottla.testing, laid over an older commit.
-OVERLAY = ("disks.py", "medium.py", "memory_disk.py")
+OVERLAY = ("disks.py", "faulty_disk.py", "medium.py", "memory_disk.py")
 
 
 class Mutant(NamedTuple):

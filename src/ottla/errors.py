@@ -104,8 +104,14 @@ class ErrorCode(IntEnum):
     INCONSISTENT_CLUSTER_ID = 104
     TRANSACTIONAL_ID_NOT_FOUND = 105
     FETCH_SESSION_TOPIC_ID_ERROR = 106
+    INELIGIBLE_REPLICA = 107
+    NEW_LEADER_ELECTED = 108
     MISMATCHED_ENDPOINT_TYPE = 114
     UNSUPPORTED_ENDPOINT_TYPE = 115
+    INVALID_REGISTRATION = 119
+    INVALID_VOTER_KEY = 125
+    DUPLICATE_VOTER = 126
+    VOTER_NOT_FOUND = 127
 
 
 class OttlaError(Exception):
@@ -222,6 +228,41 @@ class TopicDeletionDisabled(OttlaError): ...
 class BrokerNotRegistered(OttlaError): ...
 
 
+class DuplicateBrokerRegistration(OttlaError):
+    """Another broker with this id lives; the message says where."""
+
+
+class InvalidRegistration(OttlaError): ...
+
+
+class InconsistentClusterId(OttlaError): ...
+
+
+class StaleBrokerEpoch(OttlaError):
+    """Said by an incarnation of a broker that is not the registered one."""
+
+
+class InvalidUpdateVersion(OttlaError):
+    """A change that rests on an older partition epoch."""
+
+
+class IneligibleReplica(OttlaError):
+    """A replica that may not be in sync: not registered, fenced, leaving, or of another epoch."""
+
+
+class NewLeaderElected(OttlaError):
+    """The change is made, and whoever asked for it does not lead any more."""
+
+
+class ElectionNotNeeded(OttlaError): ...
+
+
+class PreferredLeaderNotAvailable(OttlaError): ...
+
+
+class EligibleLeadersNotAvailable(OttlaError): ...
+
+
 class InvalidRequiredAcks(OttlaError): ...
 
 
@@ -284,6 +325,16 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     PolicyViolation: ErrorCode.POLICY_VIOLATION,
     TopicDeletionDisabled: ErrorCode.TOPIC_DELETION_DISABLED,
     BrokerNotRegistered: ErrorCode.BROKER_ID_NOT_REGISTERED,
+    DuplicateBrokerRegistration: ErrorCode.DUPLICATE_BROKER_REGISTRATION,
+    InvalidRegistration: ErrorCode.INVALID_REGISTRATION,
+    InconsistentClusterId: ErrorCode.INCONSISTENT_CLUSTER_ID,
+    StaleBrokerEpoch: ErrorCode.STALE_BROKER_EPOCH,
+    InvalidUpdateVersion: ErrorCode.INVALID_UPDATE_VERSION,
+    IneligibleReplica: ErrorCode.INELIGIBLE_REPLICA,
+    NewLeaderElected: ErrorCode.NEW_LEADER_ELECTED,
+    ElectionNotNeeded: ErrorCode.ELECTION_NOT_NEEDED,
+    PreferredLeaderNotAvailable: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE,
+    EligibleLeadersNotAvailable: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE,
     InvalidRequiredAcks: ErrorCode.INVALID_REQUIRED_ACKS,
     CoordinatorLoading: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
     CoordinatorNotAvailable: ErrorCode.COORDINATOR_NOT_AVAILABLE,

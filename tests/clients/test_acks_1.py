@@ -72,7 +72,7 @@ def client(name: str, cluster: Cluster, new_client: Callable[..., Driver], topic
 
 
 @every_client
-def test_the_end_is_behind_what_was_just_acknowledged(
+def test_the_end_is_after_what_was_just_acknowledged(
     client: Driver, cluster: Cluster, topic: str
 ) -> None:
     for number in range(REPETITIONS):
@@ -135,7 +135,7 @@ def test_who_reads_from_what_was_just_acknowledged_is_not_reset(
 
 
 @every_client
-def test_a_group_that_begins_at_the_end_begins_behind_what_was_acknowledged(
+def test_a_group_that_begins_at_the_end_begins_after_what_was_acknowledged(
     client: Driver, cluster: Cluster, topic: str, group: str
 ) -> None:
     cluster.hold(topic)

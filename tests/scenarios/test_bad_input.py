@@ -60,7 +60,7 @@ def test_a_body_that_is_none_closes_the_connection(broker: Broker, api) -> None:
         assert client.is_closed_by_peer()
 
 
-def test_bytes_behind_a_body_are_ignored(broker: Broker) -> None:
+def test_bytes_after_a_body_are_ignored(broker: Broker) -> None:
     """librdkafka 2.16 asks for all topics like this."""
     with RawClient(broker.bootstrap) as client:
         body = bytes.fromhex("00000000010000")

@@ -206,7 +206,7 @@ def test_the_scrub_finds_what_nobody_reads(ottla_broker_factory: Any, is_running
         assert broker.is_running
     _check_fenced(broker, "hurt", first + 5, path)
     rest = list(range(first + 6, COUNT))
-    assert _consumed(broker, "hurt", first + 6, len(rest)) == rest, "what is behind can be read"
+    assert _consumed(broker, "hurt", first + 6, len(rest)) == rest, "what comes after can be read"
     _check_healthy(broker, "well")
     broker.kill()
     broker.start()

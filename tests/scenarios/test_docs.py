@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
+from ottla.config import BROKER_SETTINGS
 from ottla.testing import Broker
 
 ROOT = Path(__file__).parent.parent.parent
@@ -150,6 +151,26 @@ def test_the_settings_file_of_the_page_is_understood(tmp_path: Path) -> None:
     )
     assert shown.returncode == 0, shown.stderr
     assert "/disk-1/ottla,/disk-2/ottla" in shown.stdout
+
+
+def test_the_page_about_operating_knows_every_alert() -> None:
+    rules = (ROOT / "docs" / "alerts.yml").read_text()
+    page = (ROOT / "docs" / "operating.md").read_text()
+    alerts = re.findall(r"- alert: (\w+)", rules)
+    assert alerts
+    assert [alert for alert in alerts if f"[{alert}]" not in page] == []
+
+
+def test_the_limits_on_the_page_are_the_defaults() -> None:
+    page = (ROOT / "docs" / "operating.md").read_text()
+    limits = page.partition("## Limits")[2].partition("\n## ")[0]
+    units = {"": 1, "s": 1000, "MiB": 1024 * 1024}
+    for row in re.findall(r"^\| .* \| (\d.*?) \| (.*?) \|$", limits, re.MULTILINE):
+        told = re.findall(r"([\d,]*\d)(?: (s|MiB))?", row[0])
+        names = re.findall(r"`([a-z.]+)`", row[1])
+        for (number, unit), name in zip(told, names, strict=True):
+            amount = int(number.replace(",", "")) * units[unit]
+            assert BROKER_SETTINGS[name].default // amount == 1, name
 
 
 @pytest.mark.parametrize("name", ["ottla.service", "ottla.properties", "../Dockerfile"])

@@ -38,7 +38,7 @@ def test_the_level_of_metadata_is_told_and_no_feature_that_is_not_there(tmp_path
             assert finalized(reply) == {"metadata.version": (21, 21)}
             (supported,) = reply.supported_features
             assert (supported.name, supported.min_version, supported.max_version) == (
-                *("metadata.version", 21, 21),
+                *("metadata.version", 21, 23),
             )
 
 

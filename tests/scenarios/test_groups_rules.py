@@ -87,7 +87,7 @@ def syncing(group: str, joined: Any, share: bytes = b"all", version: int = 5) ->
     )
 
 
-def settle(client: RawClient, group: str, topic: str = "t") -> Any:
+def form_group(client: RawClient, group: str, topic: str = "t") -> Any:
     """A stable group of one."""
     joined = enter(client, group, topic=topic)
     assert client.ask(syncing(group, joined), 5).error_code == ErrorCode.NONE
@@ -195,7 +195,7 @@ def test_from_version_5_on_a_sync_must_name_its_protocol(client: RawClient, grou
 
 @pytest.mark.parametrize("version", range(5))
 def test_heartbeats_in_every_version(client: RawClient, group: str, version: int) -> None:
-    member = settle(client, group).member_id
+    member = form_group(client, group).member_id
     alive = HeartbeatRequest(group_id=group, generation_id=1, member_id=member)
     late = HeartbeatRequest(group_id=group, generation_id=0, member_id=member)
     stranger = HeartbeatRequest(group_id=group, generation_id=1, member_id="x")
@@ -209,7 +209,7 @@ def test_heartbeats_in_every_version(client: RawClient, group: str, version: int
 
 @pytest.mark.parametrize("version", range(6))
 def test_leaving_in_every_version(client: RawClient, group: str, version: int) -> None:
-    member = settle(client, group).member_id
+    member = form_group(client, group).member_id
     request = LeaveGroupRequest(
         group_id=group,
         member_id=member,
@@ -238,7 +238,7 @@ def test_the_empty_group_id_is_invalid_where_kafka_says_so(client: RawClient) ->
 def test_a_parked_join_holds_back_later_requests_and_is_answered_in_order(
     ottla_broker: Broker, client: RawClient, group: str
 ) -> None:
-    first = settle(client, group)
+    first = form_group(client, group)
     with RawClient(ottla_broker.bootstrap) as other:
         promised = other.ask(joining(group), 9).member_id
         other.send(joining(group, member_id=promised), 9)
@@ -256,7 +256,7 @@ def test_a_parked_join_holds_back_later_requests_and_is_answered_in_order(
 def test_commits_in_every_version(
     client: RawClient, group: str, ottla_topic: str, version: int
 ) -> None:
-    member = settle(client, group, ottla_topic).member_id
+    member = form_group(client, group, ottla_topic).member_id
     fields = {"generation_id_or_member_epoch": 1, "member_id": member}
     assert code(client.ask(committing(group, ottla_topic, 5, **fields), version)) is ErrorCode.NONE
     fields["generation_id_or_member_epoch"] = 9
@@ -319,7 +319,7 @@ def test_several_groups_offsets_are_read_at_once(
 def test_offsets_in_topics_that_are_read_cannot_be_deleted(
     client: RawClient, group: str, ottla_topic: str
 ) -> None:
-    member = settle(client, group, ottla_topic).member_id
+    member = form_group(client, group, ottla_topic).member_id
     fields = {"generation_id_or_member_epoch": 1, "member_id": member}
     client.ask(committing(group, ottla_topic, 5, **fields), 9)
     partitions = [OffsetDeleteRequestPartition(partition_index=0)]
@@ -338,7 +338,7 @@ def test_offsets_in_topics_that_are_read_cannot_be_deleted(
 
 @pytest.mark.parametrize("version", range(7))
 def test_describing_in_every_version(client: RawClient, group: str, version: int) -> None:
-    member = settle(client, group).member_id
+    member = form_group(client, group).member_id
     request = DescribeGroupsRequest(groups=[group, "nobody"], include_authorized_operations=True)
     by_name = {found.group_id: found for found in client.ask(request, version).groups}
     found, missing = by_name[group], by_name["nobody"]
@@ -361,7 +361,7 @@ def test_describing_in_every_version(client: RawClient, group: str, version: int
 def test_listing_in_every_version(
     client: RawClient, group: str, ottla_topic: str, version: int
 ) -> None:
-    settle(client, group)
+    form_group(client, group)
     client.ask(committing(f"{group}-empty", ottla_topic, 1), 8)
 
     def listed(**filters: Any) -> set[str]:
@@ -380,7 +380,7 @@ def test_listing_in_every_version(
 def test_deleting_in_every_version(
     client: RawClient, group: str, ottla_topic: str, version: int
 ) -> None:
-    settle(client, group)
+    form_group(client, group)
     client.ask(committing(f"{group}-empty", ottla_topic, 1), 8)
     request = DeleteGroupsRequest(groups_names=[group, f"{group}-empty", f"{group}-none"])
     reply = client.ask(request, version)

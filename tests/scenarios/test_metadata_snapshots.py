@@ -43,7 +43,7 @@ def log_begins_at(broker: Broker) -> int:
     return int(min(metadata_directory(broker).glob("*.log")).stem)
 
 
-def wait_for_a_snapshot_behind(broker: Broker, before: list[Path]) -> None:
+def wait_for_a_snapshot_after(broker: Broker, before: list[Path]) -> None:
     until(lambda: snapshots_of(broker)[-1:] not in ([], before[-1:]), "no new snapshot")
 
 
@@ -96,7 +96,7 @@ def test_everything_is_there_after_kills_and_the_log_is_small():
         for number in range(rounds):
             before = snapshots_of(broker)
             change_much(AdminClient({"bootstrap.servers": broker.bootstrap}), number)
-            wait_for_a_snapshot_behind(broker, before)
+            wait_for_a_snapshot_after(broker, before)
             expected = all_that_is_known(broker.bootstrap)
             assert len(expected) == 10 * (number + 1)
             if number % 2:
@@ -127,7 +127,7 @@ def test_a_broker_whose_snapshots_are_damaged_says_so_and_does_not_start():
         for number in range(3):
             before = snapshots_of(broker)
             broker.create_topic(f"t{number}", 10)
-            wait_for_a_snapshot_behind(broker, before)
+            wait_for_a_snapshot_after(broker, before)
         until(lambda: log_begins_at(broker) > 0, "not cut")
         broker.stop()
         *_, newest = snapshots_of(broker)

@@ -171,7 +171,7 @@ def test_timestamps_too_far_ahead_are_refused(client: RawClient, ottla_topic: st
 
 
 @pytest.mark.ottla_topic(configs={"message.timestamp.before.max.ms": 1000})
-def test_timestamps_too_far_behind_are_refused(client: RawClient, ottla_topic: str) -> None:
+def test_timestamps_too_far_back_are_refused(client: RawClient, ottla_topic: str) -> None:
     answer = produce(client, ottla_topic, batch(b"a", timestamp=1_000_000))
     assert answer.error_code == ErrorCode.INVALID_TIMESTAMP
 

@@ -250,7 +250,7 @@ def test_a_topic_that_goes_meanwhile_is_unknown(stage: Stage, reader: RawClient)
 
 
 def test_where_an_epoch_ends_is_the_end_of_the_log(stage: Stage, reader: RawClient) -> None:
-    """Who reads from behind the high watermark has not lost anything."""
+    """Who reads from after the high watermark has not lost anything."""
     stage.hold("t")
     stage.write(b"a")
     epoch = stage.partition("t").leader_epoch

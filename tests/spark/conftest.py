@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ottla.pipelines.session import make_active
+from ottla.pipelines.running.attempts import make_active
 from ottla.testing import Broker
 from ottla.testing.broker import Setting
 from spark.kit import session
@@ -26,7 +26,11 @@ from spark.kit.toolchain import ROOT, connector_jars, delta_jars, jdbc_jars, req
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from xdist.remote import Producer
+    from xdist.scheduler import LoadScopeScheduling
 
+# How the files are called whose tests ask for `real_kafka`.
+REAL_KAFKA = "_kafka.py"
 MakeTopic = Callable[..., str]
 PREPARING = pytest.StashKey[subprocess.Popen[bytes]]()
 
@@ -34,6 +38,21 @@ PREPARING = pytest.StashKey[subprocess.Popen[bytes]]()
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
         config.stash[PREPARING] = session.prepare()
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    """One by one, as `--dist load` does; but a real Kafka is started and filled by one worker."""
+    if config.getvalue("dist") != "load":
+        return None
+    from xdist.scheduler import LoadScopeScheduling
+
+    class OneKafka(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return REAL_KAFKA if file.endswith(REAL_KAFKA) else nodeid
+
+    return OneKafka(config, log)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -12,8 +12,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 import ottla.spark
-from ottla.pipelines.causes import cause_of
-from ottla.pipelines.session import make_active
+from ottla.pipelines.running.attempts import make_active
+from ottla.pipelines.running.causes import cause_of
 from ottla.spark.concurrent_streams import let_streams_open_together
 from ottla.testing import Broker
 from spark.conftest import MakeTopic

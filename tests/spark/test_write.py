@@ -14,7 +14,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from ottla.pipelines.session import make_active
+from ottla.pipelines.running.attempts import make_active
 from ottla.spark.options.sink import SinkOptions
 from ottla.spark.versions import own_version
 from ottla.spark.writer import OttlaStreamWriter, OttlaWriter, Span, WrittenByTask

@@ -37,9 +37,6 @@ _CONTROL_KINDS: Final[dict[int, tuple[str, type[Message] | None]]] = {
 }
 # Records of Kafka's metadata log that Ottla does not use; their bytes are shown.
 _FOREIGN_METADATA: Final = {
-    1: "UnregisterBrokerRecord",
-    7: "FenceBrokerRecord",
-    8: "UnfenceBrokerRecord",
     10: "DelegationTokenRecord",
     11: "UserScramCredentialRecord",
     14: "ClientQuotaRecord",
@@ -51,7 +48,6 @@ _FOREIGN_METADATA: Final = {
     24: "EndTransactionRecord",
     25: "AbortTransactionRecord",
     26: "RemoveDelegationTokenRecord",
-    27: "RegisterControllerRecord",
     28: "ClearElrRecord",
 }
 

@@ -30,8 +30,8 @@ from ottla.cli.pipeline_run import (
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ottla.pipelines.model import Pipeline
-    from ottla.pipelines.problems import Problem
+    from ottla.pipelines.language.model import Pipeline
+    from ottla.pipelines.language.problems import Problem
     from ottla.pipelines.repair import Letter, Repaired
 
 app = typer.Typer(
@@ -118,12 +118,12 @@ def run_own_tests(
     """
     read = _read(file, sets)
     _check_tests(read, name, file)
-    import_meanwhile("ottla.pipelines.cases")
+    import_meanwhile("ottla.pipelines.cases.suite")
     with (
         failures_told(read),
         spark_session(read, None, jars, packages, verbose, is_brief=True) as spark,
     ):
-        from ottla.pipelines.cases import run_tests
+        from ottla.pipelines.cases.suite import run_tests
 
         printer = Printer(read, as_json=False)
         coloured = output.has_colours(sys.stdout)
@@ -168,7 +168,7 @@ def validate(
     """
     read = _read(file, sets, as_json=as_json)
     topics = asking_broker(read)
-    import_meanwhile("ottla.pipelines.validation")
+    import_meanwhile("ottla.pipelines.checks.validation")
     with (
         failures_told(read, as_json=as_json),
         spark_session(read, None, jars, packages, verbose, is_brief=True) as spark,
@@ -186,7 +186,7 @@ def validate(
 
 
 def _problems(spark: SparkSession, read: Pipeline, topics: Topics) -> list[Problem]:
-    from ottla.pipelines.validation import validate as check
+    from ottla.pipelines.checks.validation import validate as check
 
     return check(spark, read, topics=topics)
 
@@ -275,7 +275,7 @@ def run(
         raise WrongUsage(f"{file} has no sinks, so there is nothing to run; add one below `sinks`.")
     printer = Printer(read, as_json=as_json or not sys.stdout.isatty())
     topics = asking_broker(read)
-    import_meanwhile("ottla.pipelines.running", "ottla.pipelines.validation")
+    import_meanwhile("ottla.pipelines.running.run", "ottla.pipelines.checks.validation")
     with (
         failures_told(read),
         serving_metrics(read, address) as counters,
@@ -284,8 +284,8 @@ def run(
         ) as spark,
         Stopping() as stopping,
     ):
-        from ottla.pipelines.running import run as run_all
-        from ottla.pipelines.validation import flow_problems
+        from ottla.pipelines.checks.validation import flow_problems
+        from ottla.pipelines.running.run import run as run_all
 
         run_all(
             spark,
@@ -412,7 +412,7 @@ def pack(
     Every machine of the cluster needs the same version of Python under the same path.
     """
     with failures_told(None):
-        from ottla.pipelines.environments import pack as pack_environment
+        from ottla.pipelines.launch.environments import pack as pack_environment
 
         output.say("Packing …")
         size = pack_environment(Path(prefix or sys.prefix), Path(archive))
@@ -430,7 +430,7 @@ def prepare() -> None:
     both are kept in the user's cache. For an image of a container, and for a machine of CI.
     """
     with failures_told(None):
-        from ottla.pipelines.preparation import prepare as prepare_all
+        from ottla.pipelines.launch.preparation import prepare as prepare_all
 
         prepare_all(output.say)
 
@@ -450,7 +450,7 @@ def schema() -> None:
 
     Begin a file with `# yaml-language-server: $schema=pipeline.schema.json` beside the schema.
     """
-    from ottla.pipelines.json_schema import schema_text
+    from ottla.pipelines.language.json_schema import schema_text
 
     output.write(schema_text().encode())
 
@@ -461,7 +461,7 @@ def schema() -> None:
 def _read(file: str, sets: list[str] | None, *, as_json: bool = False) -> Pipeline:
     overrides = pairs("--set", sets or ())
     with failures_told(None, file=file, as_json=as_json):
-        from ottla.pipelines.reading import read_pipeline
+        from ottla.pipelines.language.pipeline_file import read_pipeline
 
         return read_pipeline(Path(file), overrides=overrides)
 

@@ -18,16 +18,16 @@ import typer
 
 from ottla.cli import output
 from ottla.cli.failures import INTERRUPTED, CommandFailed, ReaderGone, StartAgain, WrongUsage
-from ottla.pipelines.lost_spark import Earlier, SparkLost, end_java, stop_session
-from ottla.pipelines.problems import BadPipeline, PipelineFailed, Problem
-from ottla.pipelines.secrets import redact
+from ottla.pipelines.language.problems import BadPipeline, PipelineFailed, Problem
+from ottla.pipelines.language.secrets import redact
+from ottla.pipelines.running.lost_spark import Earlier, SparkLost, end_java, stop_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ottla.pipelines.metrics import PipelineMetrics
-    from ottla.pipelines.model import Pipeline
-    from ottla.pipelines.reports import Report
+    from ottla.pipelines.language.model import Pipeline
+    from ottla.pipelines.running.metrics import PipelineMetrics
+    from ottla.pipelines.running.reports import Report
 
 Topics: TypeAlias = Callable[[], "Mapping[str, int] | None"]
 
@@ -210,7 +210,7 @@ def spark_session(
 ) -> Iterator[SparkSession]:
     """Stopped in the end; a brief command on this machine leaves that to the JVM, which stops
     when its Python is gone."""
-    from ottla.pipelines.session import is_local, prepare_next, start_session
+    from ottla.pipelines.launch.session import is_local, prepare_next, start_session
 
     if sys.stderr.isatty():
         output.say("Spark is starting …")
@@ -259,8 +259,8 @@ def earlier_run() -> Earlier | None:
 
 def asking_broker(pipeline: Pipeline) -> Topics:
     """Asks for the topics while Spark starts, where any are used; the answer, once it is there."""
-    from ottla.pipelines.broker_topics import broker_topics
-    from ottla.pipelines.topic_checks import uses_topics
+    from ottla.pipelines.checks.broker_topics import broker_topics
+    from ottla.pipelines.checks.existing_topics import uses_topics
 
     answer: Future[Mapping[str, int] | None] = Future()
 
@@ -355,7 +355,7 @@ def serving_metrics(
     if address is None:
         yield None
         return
-    from ottla.pipelines.metrics import PipelineMetrics, serving
+    from ottla.pipelines.running.metrics import PipelineMetrics, serving
 
     host, port = address
     metrics = PipelineMetrics(pipeline.name)

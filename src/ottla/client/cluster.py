@@ -12,7 +12,7 @@ import ssl
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Self, TypeVar
 
-from ottla.client import fetch, offsets, produce
+from ottla.client import fetch_request, offsets, produce_request
 from ottla.client.connection import TALK, Connection
 from ottla.client.failures import (
     BadReply,
@@ -103,8 +103,10 @@ class Cluster:
         read_committed: bool = False,
     ) -> Fetched:
         """The batches from `offset` on; raises OffsetOutOfRange with the offsets that exist."""
-        wish = fetch.Wish(partition, offset, max_bytes, min_bytes, max_wait_ms, read_committed)
-        return await fetch.fetch(self, wish)
+        wish = fetch_request.Wish(
+            partition, offset, max_bytes, min_bytes, max_wait_ms, read_committed
+        )
+        return await fetch_request.fetch(self, wish)
 
     async def committed(
         self, group: str, partitions: Collection[TopicPartition]
@@ -132,7 +134,7 @@ class Cluster:
         self, batches: Mapping[TopicPartition, Buffer], *, acks: int, timeout_ms: int
     ) -> dict[TopicPartition, Produced]:
         """One request to the one leader of all these; tries once, and raises if it gets lost."""
-        return await produce.produce(self, batches, acks=acks, timeout_ms=timeout_ms)
+        return await produce_request.produce(self, batches, acks=acks, timeout_ms=timeout_ms)
 
     # ------------------------------------------------------------------------------- metadata
 

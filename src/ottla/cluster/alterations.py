@@ -11,7 +11,12 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
-from ottla.cluster.configs import BrokerLayers, check_topic_config
+from ottla.cluster.configs import (
+    MIN_INSYNC_REPLICAS,
+    BrokerLayers,
+    check_min_isr,
+    check_topic_config,
+)
 from ottla.cluster.image import MetadataImage, ResourceType
 from ottla.cluster.names import check_topic_name
 from ottla.config import BROKER_SETTINGS, TOPIC_SETTINGS, BrokerConfig
@@ -84,6 +89,8 @@ def _alter_one(
     after = _after(image, config, resource, before)
     if resource.type == ResourceType.TOPIC:
         check_topic_config(resource.name, BrokerLayers.of(config, image).effective(), after)
+        if after.get(MIN_INSYNC_REPLICAS) != before.get(MIN_INSYNC_REPLICAS):
+            check_min_isr(after, image.topics_by_name[resource.name].replication_factor)
     else:
         _check_broker_settings(config, before, after)
     named = dict.fromkeys([*(change.name for change in resource.changes), *before])

@@ -31,9 +31,14 @@ class Registration(NamedTuple):
     directory_ids: Sequence[bytes]
 
 
+def next_epoch(image: MetadataImage) -> int:
+    """Higher than those of all brokers that ever were."""
+    return image.last_registration[1] + 1
+
+
 def register(image: MetadataImage, registration: Registration) -> RegisterBrokerRecord:
     """Each registration gets a higher epoch than all before it."""
-    epoch = max((broker.epoch for broker in image.brokers.values()), default=0) + 1
+    epoch = next_epoch(image)
     return RegisterBrokerRecord(
         broker_id=registration.node_id,
         incarnation_id=registration.incarnation_id,

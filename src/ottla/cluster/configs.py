@@ -21,6 +21,7 @@ from ottla.errors import InvalidConfig
 from ottla.types import ALWAYS_SYNCED_TOPICS
 
 WRITE_CACHING: Final = "write.caching"
+MIN_INSYNC_REPLICAS: Final = "min.insync.replicas"
 
 # Who and where a broker is: of its own, so never a default for all brokers.
 OF_ONE_BROKER: Final = frozenset({"advertised.listeners", "listeners", "log.dirs", "node.id"})
@@ -133,6 +134,19 @@ def check_topic_config(name: str, broker: BrokerConfig, overrides: Mapping[str, 
     config = TopicConfig.resolve(broker, overrides)
     if name in ALWAYS_SYNCED_TOPICS and WRITE_CACHING in overrides and config.write_caching:
         raise InvalidConfig(f"{WRITE_CACHING} cannot be true for {name}, which is always synced.")
+
+
+def check_min_isr(overrides: Mapping[str, str], replication_factor: int) -> None:
+    """InvalidConfig where a topic's own setting would refuse every write with acks=all."""
+    text = overrides.get(MIN_INSYNC_REPLICAS)
+    if text is None:
+        return
+    wanted: int = TOPIC_SETTINGS[MIN_INSYNC_REPLICAS].parse(text)
+    if wanted > replication_factor:
+        raise InvalidConfig(
+            f"{MIN_INSYNC_REPLICAS} is {wanted} and the replication factor {replication_factor}, "
+            "so no write with acks=all could succeed; lower the one or raise the other."
+        )
 
 
 def describe_topic(

@@ -10,10 +10,22 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from ottla.cluster import alterations, brokers, directories, features, topics
-from ottla.cluster.configs import BrokerLayers, describe_topic
+from ottla.cluster import (
+    alterations,
+    assignments,
+    brokers,
+    directories,
+    features,
+    in_sync,
+    registrations,
+    requested_elections,
+    topics,
+)
+from ottla.cluster.configs import MIN_INSYNC_REPLICAS, BrokerLayers, describe_topic
+from ottla.cluster.elections import UNCLEAN, Rules, unclean_elections
 from ottla.cluster.framing import decode_record, encode_record
 from ottla.cluster.image import NO_BROKER_EPOCH, MetadataImage
+from ottla.cluster.membership import Membership
 from ottla.config import BrokerConfig
 from ottla.errors import ErrorCode, OttlaError, TopicExists, code_of
 from ottla.machine import Decision, Ticket
@@ -21,6 +33,18 @@ from ottla.ports import Random
 from ottla.types import NO_TOPIC_ID, Now, ProducerId, TopicId
 from ottla.wire.messages import alter_configs as legacy
 from ottla.wire.messages import incremental_alter_configs as incremental
+from ottla.wire.messages.allocate_producer_ids import (
+    AllocateProducerIdsRequest,
+    AllocateProducerIdsResponse,
+)
+from ottla.wire.messages.alter_partition import AlterPartitionRequest
+from ottla.wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
+from ottla.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
+from ottla.wire.messages.broker_registration import BrokerRegistrationRequest
+from ottla.wire.messages.controller_registration import (
+    ControllerRegistrationRequest,
+    ControllerRegistrationResponse,
+)
 from ottla.wire.messages.create_partitions import (
     CreatePartitionsRequest,
     CreatePartitionsResponse,
@@ -39,16 +63,28 @@ from ottla.wire.messages.delete_topics import (
     DeleteTopicsResponse,
     DeleteTopicState,
 )
+from ottla.wire.messages.elect_leaders import ElectLeadersRequest
 from ottla.wire.messages.metadata_records import ConfigRecord, ProducerIdsRecord
+from ottla.wire.messages.unregister_broker import UnregisterBrokerRequest
 from ottla.wire.schema import Message
 
 PRODUCER_IDS_PER_BLOCK: Final = 1_000
+SESSION_TIMEOUT_MS: Final = 9_000
+# A change of these may give a partition another leader, or other eligible ones.
+_OF_ELECTIONS: Final = frozenset({MIN_INSYNC_REPLICAS, UNCLEAN})
 
 
 class Controller:
     """Implements `StateMachine[Message]`."""
 
-    def __init__(self, config: BrokerConfig, random: Random) -> None:
+    def __init__(
+        self,
+        config: BrokerConfig,
+        random: Random,
+        cluster_id: str | None = None,
+        session_timeout_ms: int = SESSION_TIMEOUT_MS,
+    ) -> None:
+        """Without a cluster id no other broker can register."""
         self._config = config
         self._random = random
         self.image = MetadataImage()
@@ -56,6 +92,9 @@ class Controller:
         self._producer_ids = range(0)
         # What is told of a new topic without settings of its own: the same for all of them.
         self._plain_configs: list[CreatableTopicConfigs] | None = None
+        self._membership = Membership(config.node_id, cluster_id, session_timeout_ms)
+        # Those that this controller has decided on.
+        self.unclean_elections = 0
 
     # What the runtime asks of a machine.
 
@@ -71,19 +110,27 @@ class Controller:
             self._plain_configs = None
 
     def loaded(self, now: Now) -> None:
-        """There are no timers to arm."""
+        self._membership.loaded(self.image, now)
 
     def next_deadline_ms(self) -> int | None:
-        return None
+        return self._membership.next_deadline_ms(self.image)
 
     def on_deadline(self, now: Now) -> Decision[Message]:
-        return Decision()
+        """Fences who is silent, and moves some of the partitions that have to be moved."""
+        return self._counted(self._membership.on_deadline(self._rules(), now))
 
     def abandon(self) -> list[Ticket]:
         self.image = MetadataImage()
         self._producer_ids = range(0)
         self._plain_configs = None
-        return []
+        return self._membership.abandon()
+
+    def _rules(self) -> Rules:
+        return Rules(self.image, BrokerLayers.of(self._config, self.image).effective())
+
+    def _counted(self, decision: Decision[Message]) -> Decision[Message]:
+        self.unclean_elections += unclean_elections(decision.records)
+        return decision
 
     # Topics.
 
@@ -231,9 +278,75 @@ class Controller:
             else:
                 errors.append(None)
                 records += outcome
+                if any(record.name in _OF_ELECTIONS for record in outcome):
+                    self._membership.look_again(self.image)
         return records, errors
 
-    # Brokers and producers.
+    # Brokers, as they speak over the wire. What concerns a whole request is raised.
+
+    def broker_registration(
+        self, request: BrokerRegistrationRequest, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        """Answered, perhaps later, when nothing rests on a former life of the broker any more."""
+        return self._counted(self._membership.register(self._rules(), request, now, ticket))
+
+    def broker_heartbeat(
+        self, request: BrokerHeartbeatRequest, end_offset: int, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        """`end_offset` is where the metadata log ends now, appended but perhaps not committed."""
+        rules = self._rules()
+        decision = self._membership.heartbeat(rules, request, end_offset, now, ticket)
+        return self._counted(decision)
+
+    def unregister_broker(
+        self, request: UnregisterBrokerRequest, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        return self._counted(self._membership.unregister(self._rules(), request, ticket))
+
+    def register_controller(
+        self, request: ControllerRegistrationRequest, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        record = registrations.controller_registration(request)
+        return _decision([record], ticket, ControllerRegistrationResponse(error_message=None))
+
+    def alter_partition(
+        self, request: AlterPartitionRequest, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        records, response = in_sync.alter(self._rules(), request)
+        return self._counted(_decision(records, ticket, response))
+
+    def elect_leaders(
+        self, request: ElectLeadersRequest, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        records, response = requested_elections.elect(self._rules(), request)
+        return self._counted(_decision(records, ticket, response))
+
+    def assign_replicas_to_dirs(
+        self, request: AssignReplicasToDirsRequest, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        records, response = assignments.assigned(self.image, request)
+        if records:
+            # A replica may turn out to lie where its broker has no directory any more.
+            self._membership.look_again(self.image)
+        return _decision(records, ticket, response)
+
+    def allocate_producer_ids(
+        self, request: AllocateProducerIdsRequest, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        registrations.check_epoch(self.image, request.broker_id, request.broker_epoch)
+        block, record = self._next_block(request.broker_id, request.broker_epoch)
+        response = AllocateProducerIdsResponse(
+            producer_id_start=block.start, producer_id_len=len(block)
+        )
+        return _decision([record], ticket, response)
+
+    def raise_feature(self, name: str, level: int, now: Now, ticket: Ticket) -> Decision[Message]:
+        """Answers with the level in force."""
+        records = features.raised(self.image, name, level)
+        self._membership.look_again(self.image)
+        return _decision([*records], ticket, level)
+
+    # The broker in this process.
 
     def register_broker(
         self, registration: brokers.Registration, now: Now, ticket: Ticket
@@ -272,25 +385,28 @@ class Controller:
     ) -> Decision[Message]:
         """A broker reports that a directory has failed; answers with how many records that made."""
         records = directories.take_offline(self.image, node_id, directory_id)
+        self._membership.look_again(self.image)
         return _decision(records, ticket, len(records))
 
     def new_producer_id(self, now: Now, ticket: Ticket) -> Decision[Message]:
         """Answers with an id that no producer had or will have."""
         records: list[Message] = []
         if not self._producer_ids:
-            first = self.image.next_producer_id
-            self._producer_ids = range(first, first + PRODUCER_IDS_PER_BLOCK)
             broker = self.image.brokers.get(self._config.node_id)
-            records = [
-                ProducerIdsRecord(
-                    broker_id=self._config.node_id,
-                    broker_epoch=NO_BROKER_EPOCH if broker is None else broker.epoch,
-                    next_producer_id=self._producer_ids.stop,
-                )
-            ]
+            epoch = NO_BROKER_EPOCH if broker is None else broker.epoch
+            self._producer_ids, record = self._next_block(self._config.node_id, epoch)
+            records = [record]
         producer_id = ProducerId(self._producer_ids[0])
         self._producer_ids = self._producer_ids[1:]
         return _decision(records, ticket, producer_id)
+
+    def _next_block(self, node_id: int, broker_epoch: int) -> tuple[range, ProducerIdsRecord]:
+        first = self.image.next_producer_id
+        block = range(first, first + PRODUCER_IDS_PER_BLOCK)
+        record = ProducerIdsRecord(
+            broker_id=node_id, broker_epoch=broker_epoch, next_producer_id=block.stop
+        )
+        return block, record
 
 
 def _decision(

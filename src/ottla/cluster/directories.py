@@ -42,6 +42,11 @@ def directory_of(partition: PartitionImage, node_id: int) -> bytes | None:
     return None
 
 
+def default_directory(broker: BrokerImage) -> bytes:
+    """Where a new replica lies, where the broker has no choice."""
+    return broker.log_dirs[0] if len(broker.log_dirs) == 1 else UNASSIGNED_DIRECTORY
+
+
 def lies_offline(broker: BrokerImage, partition: PartitionImage) -> bool:
     """Whether the broker's replica is known to lie in a directory that the broker does not have."""
     directory_id = directory_of(partition, broker.id)

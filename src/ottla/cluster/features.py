@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from ottla.cluster.image import MetadataImage
-from ottla.errors import CannotStart
+from ottla.cluster.image import BrokerImage, ControllerImage, MetadataImage
+from ottla.errors import CannotStart, InvalidRequest
 from ottla.wire.messages.metadata_records import FeatureLevelRecord
 
 METADATA_VERSION: Final = "metadata.version"
@@ -22,21 +22,54 @@ class Levels(NamedTuple):
     last: int
 
 
-# Kafka's 3.9-IV0. The versions in framing.py have been right since 3.7-IV2 (17); with 4.0-IV0 (22)
-# a log would begin with group.version too, and with 4.0-IV1 (23) have eligible leader replicas.
-SUPPORTED: Final = {METADATA_VERSION: Levels(21, 21)}
+# A log begins with Kafka's 3.9-IV0. The versions in framing.py have been right since 3.7-IV2 (17);
+# at 4.0-IV0 (22) a log of Kafka's would begin with group.version too.
+BEGINNING: Final = {METADATA_VERSION: 21}
+# 4.0-IV1: partitions have eligible leader replicas (KIP-966).
+ELIGIBLE_LEADERS: Final = 23
+SUPPORTED: Final = {METADATA_VERSION: Levels(21, ELIGIBLE_LEADERS)}
+
+
+def has_eligible_leaders(image: MetadataImage) -> bool:
+    return image.features.get(METADATA_VERSION, 0) >= ELIGIBLE_LEADERS
+
+
+def levels(image: MetadataImage) -> dict[str, int]:
+    """The levels that hold, or will as soon as the log has begun."""
+    return BEGINNING | image.features
+
+
+def raised(image: MetadataImage, name: str, level: int) -> list[FeatureLevelRecord]:
+    """A higher level of a feature, once every node that is registered can work with it."""
+    now = image.features.get(name, 0)
+    supported = SUPPORTED.get(name)
+    if supported is None:
+        raise InvalidRequest(f"There is no feature {name}.")
+    if not max(now, supported.first) <= level <= supported.last:
+        raise InvalidRequest(
+            f"{name} is at {now} and can be raised to {supported.last}, not set to {level}."
+        )
+    nodes: list[BrokerImage | ControllerImage] = [*image.brokers.values()]
+    for node in [*nodes, *image.controllers.values()]:
+        own = next((told for told in node.features if told.name == name), None)
+        # A node that has told nothing is of the version before there was more than one level.
+        if level > (BEGINNING[name] if own is None else own.last):
+            raise InvalidRequest(
+                f"Node {node.id} does not know {name} {level}; start a newer version of it first."
+            )
+    return [] if level == now else [FeatureLevelRecord(name=name, feature_level=level)]
 
 
 def finalize(image: MetadataImage) -> list[FeatureLevelRecord]:
     """The levels that the log does not know yet; CannotStart where we do not know the log's."""
     missing = []
-    for name, levels in SUPPORTED.items():
+    for name, known in SUPPORTED.items():
         level = image.features.get(name)
         if level is None:
-            missing.append(FeatureLevelRecord(name=name, feature_level=levels.last))
-        elif not levels.first <= level <= levels.last:
+            missing.append(FeatureLevelRecord(name=name, feature_level=BEGINNING[name]))
+        elif not known.first <= level <= known.last:
             raise CannotStart(
                 f"The metadata log is of {name} {level}, and this version of Ottla reads "
-                f"{levels.first} to {levels.last}; start the version that wrote it."
+                f"{known.first} to {known.last}; start the version that wrote it."
             )
     return missing

@@ -20,13 +20,15 @@ from ottla.wire.schema import Buffer, Message
 
 FRAME_VERSION: Final = 1
 
-# What Kafka 4.0 writes while eligible leader replicas are off; types not named here have only 0.
+# What Kafka 4.0 writes; types not named here have only 0.
 _WRITTEN_VERSIONS: Final[dict[type[Message], int]] = {
     PartitionRecord: 1,
     PartitionChangeRecord: 1,
     RegisterBrokerRecord: 3,
     BrokerRegistrationChangeRecord: 2,
 }
+# Only records that tell of eligible leaders: what an older node cannot read is not written to it.
+_ELIGIBLE_LEADERS_VERSION: Final = 2
 
 _KINDS: Final[dict[int, type[Message]]] = {
     kind.API_KEY: kind
@@ -37,12 +39,20 @@ _KINDS: Final[dict[int, type[Message]]] = {
 
 def encode_record(record: Message) -> bytes:
     kind = type(record)
-    version = _WRITTEN_VERSIONS.get(kind, 0)
+    version = _written_version(record)
     out = bytearray()
     write_uvarint(out, FRAME_VERSION)
     write_uvarint(out, kind.API_KEY)
     write_uvarint(out, version)
     return b"".join(encode_chunks(record, version, out))
+
+
+def _written_version(record: Message) -> int:
+    if isinstance(record, PartitionRecord | PartitionChangeRecord) and not (
+        record.eligible_leader_replicas is None and record.last_known_elr is None
+    ):
+        return _ELIGIBLE_LEADERS_VERSION
+    return _WRITTEN_VERSIONS.get(type(record), 0)
 
 
 def decode_record(value: Buffer) -> Message | None:

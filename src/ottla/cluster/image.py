@@ -11,18 +11,24 @@ from enum import IntEnum
 from typing import Any, Final, NamedTuple, TypeVar
 
 from ottla.cluster.names import collision_key
-from ottla.types import INTERNAL_TOPICS, LeaderEpoch, ProducerId, TopicId
+from ottla.types import INTERNAL_TOPICS, NO_NODE, LeaderEpoch, ProducerId, TopicId
 from ottla.wire.messages.metadata_records import (
+    BrokerFeature,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
+    ControllerFeature,
     FeatureLevelRecord,
+    FenceBrokerRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
 )
 from ottla.wire.schema import Message
 
@@ -44,6 +50,24 @@ class InconsistentMetadata(Exception):
     """A record that does not follow from those before it: this log is not ours or is damaged."""
 
 
+class Recovery(NamedTuple):
+    """Who else may lead a partition whose in-sync replicas are too few (KIP-966, KIP-704)."""
+
+    eligible: tuple[int, ...] = ()
+    """The eligible leader replicas: they have all that was acknowledged."""
+    last_known: tuple[int, ...] = ()
+    """The last leader of a partition without in-sync replicas."""
+    is_recovering: bool = False
+    """The leader was elected uncleanly and has not yet said that it is done with it."""
+
+
+NO_RECOVERY: Final = Recovery()
+# PartitionChangeRecord and PartitionRecord, `leader_recovery_state`.
+RECOVERED: Final = 0
+RECOVERING: Final = 1
+NO_RECOVERY_CHANGE: Final = -1
+
+
 class PartitionImage(NamedTuple):
     leader: int
     leader_epoch: LeaderEpoch
@@ -52,6 +76,7 @@ class PartitionImage(NamedTuple):
     isr: tuple[int, ...]
     directories: tuple[bytes, ...] = ()
     """By replica the id of the data directory it lies in (KIP-858); reserved ids are none."""
+    recovery: Recovery = NO_RECOVERY
 
 
 class TopicImage:
@@ -91,6 +116,21 @@ class Endpoint(NamedTuple):
     security_protocol: int
 
 
+class FeatureLevels(NamedTuple):
+    """The levels of a feature that a node can work with."""
+
+    name: str
+    first: int
+    last: int
+
+
+class ControllerImage(NamedTuple):
+    id: int
+    incarnation_id: bytes
+    endpoints: dict[str, Endpoint]
+    features: tuple[FeatureLevels, ...]
+
+
 class BrokerImage(NamedTuple):
     id: int
     epoch: int
@@ -100,6 +140,7 @@ class BrokerImage(NamedTuple):
     is_fenced: bool
     is_shutting_down: bool
     log_dirs: tuple[bytes, ...]
+    features: tuple[FeatureLevels, ...] = ()
 
     @property
     def is_active(self) -> bool:
@@ -113,7 +154,9 @@ class MetadataImage:
         "_tuples",
         "brokers",
         "configs",
+        "controllers",
         "features",
+        "last_registration",
         "next_producer_id",
         "partition_count",
         "topics_by_collision_key",
@@ -129,6 +172,9 @@ class MetadataImage:
         self.partition_count = 0
         self.configs: dict[tuple[int, str], dict[str, str]] = {}
         self.brokers: dict[int, BrokerImage] = {}
+        self.controllers: dict[int, ControllerImage] = {}
+        # The broker id and the highest epoch that was ever given, also to one that is gone.
+        self.last_registration: tuple[int, int] = (NO_NODE, 0)
         self.features: dict[str, int] = {}
         self.next_producer_id = ProducerId(0)
         self._tuples: dict[tuple[Any, ...], tuple[Any, ...]] = {}
@@ -198,18 +244,36 @@ class MetadataImage:
             replicas=self._shared(record.replicas),
             isr=self._shared(record.isr),
             directories=self._shared(record.directories),
+            recovery=self._recovery(
+                tuple(record.eligible_leader_replicas or ()),
+                tuple(record.last_known_elr or ()),
+                record.leader_recovery_state == RECOVERING,
+            ),
         )
+
+    def _recovery(
+        self, eligible: tuple[int, ...], last_known: tuple[int, ...], is_recovering: bool
+    ) -> Recovery:
+        if not (eligible or last_known or is_recovering):
+            return NO_RECOVERY
+        return Recovery(eligible, last_known, is_recovering)
 
     def _change_partition(self, record: PartitionChangeRecord) -> None:
         topic = self.topic_with_id(record.topic_id)
         before = topic.partitions.get(record.partition_id)
         if before is None:
             raise InconsistentMetadata(f"{topic.name} has no partition {record.partition_id}")
+        topic.partitions[record.partition_id] = self.changed_partition(before, record)
+
+    def changed_partition(
+        self, before: PartitionImage, record: PartitionChangeRecord
+    ) -> PartitionImage:
+        """The partition as it is after the record."""
         leader, leader_epoch = before.leader, before.leader_epoch
         if record.leader != NO_LEADER_CHANGE:
             # The epoch grows even when the leader stays the same: that is how a restart is told.
             leader, leader_epoch = record.leader, LeaderEpoch(leader_epoch + 1)
-        topic.partitions[record.partition_id] = PartitionImage(
+        return PartitionImage(
             leader=leader,
             leader_epoch=leader_epoch,
             partition_epoch=before.partition_epoch + 1,
@@ -220,7 +284,18 @@ class MetadataImage:
                 if record.directories is None
                 else self._shared(record.directories)
             ),
+            recovery=self._changed_recovery(before.recovery, record),
         )
+
+    def _changed_recovery(self, before: Recovery, record: PartitionChangeRecord) -> Recovery:
+        eligible, last_known, is_recovering = before
+        if record.eligible_leader_replicas is not None:
+            eligible = tuple(record.eligible_leader_replicas)
+        if record.last_known_elr is not None:
+            last_known = tuple(record.last_known_elr)
+        if record.leader_recovery_state != NO_RECOVERY_CHANGE:
+            is_recovering = record.leader_recovery_state == RECOVERING
+        return self._recovery(eligible, last_known, is_recovering)
 
     def _set_config(self, record: ConfigRecord) -> None:
         key = (record.resource_type, record.resource_name)
@@ -233,7 +308,38 @@ class MetadataImage:
             if not settings:
                 del self.configs[key]
 
+    def _register_controller(self, record: RegisterControllerRecord) -> None:
+        self.controllers[record.controller_id] = ControllerImage(
+            id=record.controller_id,
+            incarnation_id=record.incarnation_id,
+            endpoints={
+                point.name: Endpoint(point.host, point.port, point.security_protocol)
+                for point in record.end_points
+            },
+            features=_levels(record.features),
+        )
+
+    def _unregister_broker(self, record: UnregisterBrokerRecord) -> None:
+        self._broker_in(record.broker_id, record.broker_epoch)
+        del self.brokers[record.broker_id]
+
+    def _broker_in(self, node_id: int, epoch: int) -> BrokerImage:
+        broker = self.brokers.get(node_id)
+        if broker is None or broker.epoch != epoch:
+            raise InconsistentMetadata(f"broker {node_id} is not registered in that epoch")
+        return broker
+
+    def _fence_broker(self, record: FenceBrokerRecord) -> None:
+        broker = self._broker_in(record.id, record.epoch)
+        self.brokers[record.id] = broker._replace(is_fenced=True)
+
+    def _unfence_broker(self, record: UnfenceBrokerRecord) -> None:
+        broker = self._broker_in(record.id, record.epoch)
+        self.brokers[record.id] = broker._replace(is_fenced=False)
+
     def _register_broker(self, record: RegisterBrokerRecord) -> None:
+        if record.broker_epoch > self.last_registration[1]:
+            self.last_registration = (record.broker_id, record.broker_epoch)
         self.brokers[record.broker_id] = BrokerImage(
             id=record.broker_id,
             epoch=record.broker_epoch,
@@ -246,12 +352,11 @@ class MetadataImage:
             is_fenced=record.fenced,
             is_shutting_down=record.in_controlled_shutdown,
             log_dirs=tuple(record.log_dirs),
+            features=_levels(record.features),
         )
 
     def _change_broker(self, record: BrokerRegistrationChangeRecord) -> None:
-        broker = self.brokers.get(record.broker_id)
-        if broker is None or broker.epoch != record.broker_epoch:
-            raise InconsistentMetadata(f"broker {record.broker_id} is not registered in that epoch")
+        broker = self._broker_in(record.broker_id, record.broker_epoch)
         self.brokers[record.broker_id] = broker._replace(
             is_fenced=record.fenced > 0 if record.fenced else broker.is_fenced,
             is_shutting_down=record.in_controlled_shutdown > 0 or broker.is_shutting_down,
@@ -273,6 +378,13 @@ class MetadataImage:
         pass
 
 
+def _levels(features: Iterable[BrokerFeature | ControllerFeature]) -> tuple[FeatureLevels, ...]:
+    return tuple(
+        FeatureLevels(told.name, told.min_supported_version, told.max_supported_version)
+        for told in features
+    )
+
+
 _FOLDS: Final[dict[type[Message], Callable[[MetadataImage, Any], None]]] = {
     TopicRecord: MetadataImage._add_topic,
     RemoveTopicRecord: MetadataImage._remove_topic,
@@ -284,4 +396,8 @@ _FOLDS: Final[dict[type[Message], Callable[[MetadataImage, Any], None]]] = {
     ProducerIdsRecord: MetadataImage._take_producer_ids,
     FeatureLevelRecord: MetadataImage._set_feature,
     NoOpRecord: MetadataImage._do_nothing,
+    RegisterControllerRecord: MetadataImage._register_controller,
+    UnregisterBrokerRecord: MetadataImage._unregister_broker,
+    FenceBrokerRecord: MetadataImage._fence_broker,
+    UnfenceBrokerRecord: MetadataImage._unfence_broker,
 }

@@ -1,6 +1,7 @@
 """A snapshot of the metadata: the records whose fold gives the same image.
 
-They come in Kafka's order: features, brokers, topics with their partitions, settings, producer ids.
+They come in Kafka's order: features, brokers and controllers, topics with their partitions,
+settings, producer ids.
 """
 
 from __future__ import annotations
@@ -13,7 +14,10 @@ from typing import Final
 from ottla.cluster.features import METADATA_VERSION
 from ottla.cluster.image import (
     NO_BROKER_EPOCH,
+    RECOVERED,
+    RECOVERING,
     BrokerImage,
+    ControllerImage,
     MetadataImage,
     PartitionImage,
     TopicImage,
@@ -21,12 +25,17 @@ from ottla.cluster.image import (
 from ottla.types import NO_NODE, TopicId
 from ottla.wire.messages.metadata_records import (
     BrokerEndpoint,
+    BrokerFeature,
     ConfigRecord,
+    ControllerEndpoint,
+    ControllerFeature,
     FeatureLevelRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
     TopicRecord,
+    UnregisterBrokerRecord,
 )
 from ottla.wire.schema import Message
 
@@ -51,6 +60,8 @@ class ImageCopy:
     def __init__(self, image: MetadataImage) -> None:
         self._features = dict(image.features)
         self._brokers = list(image.brokers.values())
+        self._controllers = list(image.controllers.values())
+        self._last_registration = image.last_registration
         self._next_producer_id = image.next_producer_id
         self._topics_left = iter(list(image.topics_by_name.values()))
         self._topics: deque[tuple[TopicImage, dict[int, PartitionImage]]] = deque()
@@ -70,8 +81,11 @@ class ImageCopy:
         # Kafka's readers need the version before anything that depends on it.
         for name in sorted(self._features, key=lambda name: (name != METADATA_VERSION, name)):
             yield FeatureLevelRecord(name=name, feature_level=self._features[name])
+        yield from self._departed()
         for broker in self._brokers:
             yield _registration(broker)
+        for controller in self._controllers:
+            yield _controller(controller)
         while self._topics:
             # To free a hundred thousand topics at one go would hold up everybody.
             topic, partitions = self._topics.popleft()
@@ -90,6 +104,24 @@ class ImageCopy:
                 next_producer_id=self._next_producer_id,
             )
 
+    def _departed(self) -> Iterator[Message]:
+        """Came and went, and its epoch was the highest: nobody may get that again."""
+        node_id, epoch = self._last_registration
+        if epoch and all(broker.epoch != epoch for broker in self._brokers):
+            yield RegisterBrokerRecord(broker_id=node_id, broker_epoch=epoch)
+            yield UnregisterBrokerRecord(broker_id=node_id, broker_epoch=epoch)
+
+
+def _controller(controller: ControllerImage) -> RegisterControllerRecord:
+    return RegisterControllerRecord(
+        controller_id=controller.id,
+        incarnation_id=controller.incarnation_id,
+        end_points=[
+            ControllerEndpoint(name, *point) for name, point in controller.endpoints.items()
+        ],
+        features=[ControllerFeature(*levels) for levels in controller.features],
+    )
+
 
 def _registration(broker: BrokerImage) -> RegisterBrokerRecord:
     return RegisterBrokerRecord(
@@ -101,10 +133,12 @@ def _registration(broker: BrokerImage) -> RegisterBrokerRecord:
         fenced=broker.is_fenced,
         in_controlled_shutdown=broker.is_shutting_down,
         log_dirs=list(broker.log_dirs),
+        features=[BrokerFeature(*levels) for levels in broker.features],
     )
 
 
 def _partition(topic_id: TopicId, index: int, partition: PartitionImage) -> PartitionRecord:
+    eligible, last_known, is_recovering = partition.recovery
     return PartitionRecord(
         partition_id=index,
         topic_id=topic_id,
@@ -114,4 +148,7 @@ def _partition(topic_id: TopicId, index: int, partition: PartitionImage) -> Part
         leader_epoch=partition.leader_epoch,
         partition_epoch=partition.partition_epoch,
         directories=list(partition.directories),
+        leader_recovery_state=RECOVERING if is_recovering else RECOVERED,
+        eligible_leader_replicas=list(eligible) or None,
+        last_known_elr=list(last_known) or None,
     )

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from ottla.cluster.configs import check_topic_config
-from ottla.cluster.directories import UNASSIGNED_DIRECTORY
+from ottla.cluster.configs import check_min_isr, check_topic_config
+from ottla.cluster.directories import default_directory
 from ottla.cluster.image import MetadataImage, ResourceType, TopicImage
 from ottla.cluster.names import check_topic_name, collision_key, new_id
 from ottla.cluster.placement import Candidate, place
@@ -150,6 +150,7 @@ def _new_topic(
         count, factor = _counts(config, topic)
         room.check(0, count)
         replicas = place(candidates(image), count, factor, random)
+    check_min_isr(overrides, len(replicas[0]))
     topic_id = TopicId(new_id(random))
     records: list[Message] = [TopicRecord(name=topic.name, topic_id=topic_id)]
     records += [
@@ -241,15 +242,10 @@ def partition_records(
                 leader=active[0],
                 leader_epoch=0,
                 partition_epoch=0,
-                directories=[_directory(image, broker) for broker in assigned],
+                directories=[default_directory(image.brokers[broker]) for broker in assigned],
             )
         )
     return records
-
-
-def _directory(image: MetadataImage, broker: int) -> bytes:
-    directories = image.brokers[broker].log_dirs
-    return directories[0] if len(directories) == 1 else UNASSIGNED_DIRECTORY
 
 
 def add_partitions(

@@ -303,6 +303,35 @@ class BrokerConfig(Settings):
         at_least(-1),
     )
 
+    # The metadata quorum
+    controller_quorum_election_timeout_ms: int = setting(
+        1000,
+        "How long a voter waits for the outcome of an election before it stands itself; a random "
+        "time of up to the same length is added.",
+        between(1, INT_MAX),
+    )
+    controller_quorum_fetch_timeout_ms: int = setting(
+        2000,
+        "How long a voter goes on without an answer of the leader before it asks for an election; "
+        "a leader from which no majority has fetched for half as long again resigns.",
+        between(1, INT_MAX),
+    )
+    controller_quorum_election_backoff_max_ms: int = setting(
+        1000,
+        "The longest pause before another election, after a lost one and when a leader resigns.",
+        between(0, INT_MAX),
+    )
+    controller_quorum_request_timeout_ms: int = setting(
+        2000,
+        "How long a voter waits for the answer of another before it asks again.",
+        between(1, INT_MAX),
+    )
+    controller_quorum_retry_backoff_ms: int = setting(
+        20,
+        "The pause before a request to another voter that has failed is sent again.",
+        between(0, INT_MAX),
+    )
+
     # Groups and offsets
     group_min_session_timeout_ms: int = setting(
         6_000, "The shortest session timeout that a group member may ask for.", at_least(0)

@@ -1,74 +1,51 @@
-"""Which jars a pipeline's sources and sinks need, and how to get those that are missing."""
+"""The jars that databases and Delta need: a class that must be there, and where Maven has it."""
 
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Final
-
-from ottla.pipelines.model import (
-    DeltaSink,
-    DeltaSource,
-    JdbcSink,
-    JdbcSource,
-    Pipeline,
-    Sink,
-    Source,
-)
-from ottla.pipelines.problems import Problem
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# By the word behind `jdbc:`: the driver's class, and where Maven has it.
+
+class Jar(NamedTuple):
+    java_class: str
+    # As `--packages` takes them, perhaps with advice.
+    coordinates: str
+
+
+# By the word after `jdbc:`.
 DRIVERS: Final = {
-    "postgresql": ("org.postgresql.Driver", "org.postgresql:postgresql:42.7.11"),
-    "mysql": ("com.mysql.cj.jdbc.Driver", "com.mysql:mysql-connector-j:9.3.0"),
-    "mariadb": ("org.mariadb.jdbc.Driver", "org.mariadb.jdbc:mariadb-java-client:3.5.3"),
-    "sqlserver": (
+    "postgresql": Jar("org.postgresql.Driver", "org.postgresql:postgresql:42.7.11"),
+    "mysql": Jar("com.mysql.cj.jdbc.Driver", "com.mysql:mysql-connector-j:9.3.0"),
+    "mariadb": Jar("org.mariadb.jdbc.Driver", "org.mariadb.jdbc:mariadb-java-client:3.5.3"),
+    "sqlserver": Jar(
         "com.microsoft.sqlserver.jdbc.SQLServerDriver",
         "com.microsoft.sqlserver:mssql-jdbc:12.10.0.jre11",
     ),
-    "oracle": ("oracle.jdbc.OracleDriver", "com.oracle.database.jdbc:ojdbc11:23.8.0.25.04"),
-    "h2": ("org.h2.Driver", "com.h2database:h2:2.3.232"),
-    "sqlite": ("org.sqlite.JDBC", "org.xerial:sqlite-jdbc:3.49.1.0"),
+    "oracle": Jar("oracle.jdbc.OracleDriver", "com.oracle.database.jdbc:ojdbc11:23.8.0.25.04"),
+    "h2": Jar("org.h2.Driver", "com.h2database:h2:2.3.232"),
+    "sqlite": Jar("org.sqlite.JDBC", "org.xerial:sqlite-jdbc:3.49.1.0"),
 }
 DELTA_CLASS: Final = "io.delta.sql.DeltaSparkSessionExtension"
 DELTA_VERSION: Final = "4.4.0"
 DELTA_SPARK_NEWEST: Final = (4, 2)
 
 
-def missing_jars(spark: SparkSession, pipeline: Pipeline) -> list[Problem]:
-    """One problem per source or sink whose classes Spark cannot load; names the coordinates."""
-    problems = []
-    parts: list[Source | Sink] = [*pipeline.sources.values(), *pipeline.sinks.values()]
-    for one in parts:
-        kind = "source" if isinstance(one, Source) else "sink"
-        needed = needed_class(one, spark.version)
-        if needed is None or has_class(spark, needed[0]):
-            continue
-        name, coordinates = needed
-        problems.append(
-            Problem(
-                f"{kind} {one.name} needs the class {name}, which Spark does not find: add "
-                f"--packages {coordinates} (or --jars with the file)",
-                one.place,
-            )
-        )
-    return problems
-
-
-def needed_class(one: Source | Sink, spark_version: str) -> tuple[str, str] | None:
-    """A class that must be there, and the Maven coordinates that bring it; None: nothing."""
-    if isinstance(one, DeltaSource | DeltaSink):
-        return DELTA_CLASS, delta_advice(spark_version)
-    if not isinstance(one, JdbcSource | JdbcSink):
-        return None
-    named = next((v for n, v in one.options.items() if n.lower() == "driver"), None)
-    found = re.match(r"jdbc:([a-z0-9]+):", one.url.strip().lower())
+def jdbc_driver(url: str, options: Mapping[str, str]) -> Jar | None:
+    """The driver that the options name, or the one of this database, where it is known."""
+    named = next((v for n, v in options.items() if n.lower() == "driver"), None)
+    found = re.match(r"jdbc:([a-z0-9]+):", url.strip().lower())
     known = DRIVERS.get(found[1]) if found else None
-    if named is not None and (known is None or named != known[0]):
-        return named, "<the Maven coordinates of this driver>"
+    if named is not None and (known is None or named != known.java_class):
+        return Jar(named, "<the Maven coordinates of this driver>")
     return known
+
+
+def delta_jar(spark_version: str) -> Jar:
+    return Jar(DELTA_CLASS, delta_advice(spark_version))
 
 
 def delta_advice(spark_version: str) -> str:

@@ -22,10 +22,10 @@ from ottla.client.producer import Producer
 from ottla.client.range_reader import read_range
 from ottla.client.values import EARLIEST, LATEST, TopicInfo
 from ottla.errors import OttlaError
-from ottla.pipelines import dead_letters
-from ottla.pipelines.dead_letters import Origin
-from ottla.pipelines.model import Pipeline, Source, TopicSource
-from ottla.pipelines.problems import BadPipeline, PipelineFailed, Problem
+from ottla.pipelines.language.model import Pipeline, Source, TopicSource
+from ottla.pipelines.language.problems import BadPipeline, PipelineFailed, Problem
+from ottla.pipelines.sources import dead_letters
+from ottla.pipelines.sources.dead_letters import Origin
 from ottla.spark.options.sink import SinkOptions
 from ottla.spark.options.values import BadOption
 from ottla.spark.spelling import nearest
@@ -227,7 +227,7 @@ class _Repair:
                 has_moved |= self._deal_with(partition, waiting, found)
             yield from (one.letter for one in found if one.letter.fate is not Fate.NOT_OURS)
         if has_moved and waiting:
-            # Those before them are behind them now: the order among them is kept.
+            # Those before them come after them now: the order among them is kept.
             self._move(partition, waiting)
             self._commit(partition, end)
 

@@ -31,7 +31,7 @@ def begin(job: dict[str, Any], name: str, python: str, **settings: str) -> Spark
     own = {
         "spark.cores.max": "1",
         "spark.executor.memory": "512m",
-        "spark.executor.extraJavaOptions": session.QUICK_JVM,
+        "spark.executor.extraJavaOptions": session.quick_java(),
         "spark.app.name": name,
     }
     # With PySpark's archive: the packed environment brings none.

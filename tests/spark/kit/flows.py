@@ -9,10 +9,10 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla.pipelines import sinks
-from ottla.pipelines.graph import Flow
-from ottla.pipelines.model import Pipeline, Sink
-from ottla.pipelines.problems import Place
+from ottla.pipelines.language.model import Pipeline, Sink
+from ottla.pipelines.language.problems import Place
+from ottla.pipelines.sinks import queries
+from ottla.pipelines.views.graph import Flow
 from spark.kit.streams import finish
 
 PLACE = Place(Path("pipeline.yaml"), 1, 1)
@@ -52,8 +52,8 @@ def drain(frame: DataFrame, sink: Sink, pipeline: Pipeline, checkpoint: Path) ->
     """All batches there are, from where the checkpoint says on."""
     flow = Flow(sink.name, sink, frame, ())
     trigger = {"availableNow": True}
-    finish(sinks.start(flow, pipeline=pipeline, checkpoint=str(checkpoint), trigger=trigger))
+    finish(queries.start(flow, pipeline=pipeline, checkpoint=str(checkpoint), trigger=trigger))
 
 
 def write_once(frame: DataFrame, sink: Sink, pipeline: Pipeline, run_id: str = "run-1") -> None:
-    sinks.write_once(Flow(sink.name, sink, frame, ()), pipeline=pipeline, run_id=run_id)
+    queries.write_once(Flow(sink.name, sink, frame, ()), pipeline=pipeline, run_id=run_id)

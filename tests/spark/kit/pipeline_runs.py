@@ -10,13 +10,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from ottla.pipelines.lost_spark import Earlier
-from ottla.pipelines.metrics import PipelineMetrics
-from ottla.pipelines.model import Pipeline
-from ottla.pipelines.reading import read_pipeline
-from ottla.pipelines.reports import BatchReport, Event, Report
-from ottla.pipelines.running import run
-from ottla.pipelines.session import settings_of
+from ottla.pipelines.language.model import Pipeline
+from ottla.pipelines.language.pipeline_file import read_pipeline
+from ottla.pipelines.launch.session import settings_of
+from ottla.pipelines.running.lost_spark import Earlier
+from ottla.pipelines.running.metrics import PipelineMetrics
+from ottla.pipelines.running.reports import BatchReport, Event, Report
+from ottla.pipelines.running.run import run
 from scenarios.polling import until
 from spark.kit.children import Child
 

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from confluent_kafka import Producer
 from pyspark.sql import DataFrame, Row
 
-from ottla.pipelines.model import Pipeline, Source
-from ottla.pipelines.problems import Place
+from ottla.pipelines.language.model import Pipeline, Source
+from ottla.pipelines.language.problems import Place
 from spark.kit.streams import TIMEOUT_S, Collected, finish
 
 PLACE = Place(Path("shop.yaml"), 7, 3)

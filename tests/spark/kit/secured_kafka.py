@@ -22,7 +22,13 @@ USER, PASSWORD = "alice", 'alice"s \\secret, =1'
 START_TIMEOUT_S = 120.0
 STOP_TIMEOUT_S = 60.0
 TOOL_TIMEOUT_S = 120.0
-HEAP = ("-Xmx400m", "-Xms64m", "-XX:+UseSerialGC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+JAVA_OPTIONS = (
+    "-Xmx400m",
+    "-Xms64m",
+    "-XX:+UseSerialGC",
+    "-XX:TieredStopAtLevel=1",
+    "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn",
+)
 LOGIN_LIFETIME_MS = 4000
 
 PROPERTIES = r"""process.roles=broker,controller
@@ -96,7 +102,7 @@ class SecuredKafka:
             self._process.wait()
 
     def _java(self) -> list[str]:
-        return ["java", *HEAP, "-cp", f"{self._jars}/*"]
+        return ["java", *JAVA_OPTIONS, "-cp", f"{self._jars}/*"]
 
     def _format(self) -> None:
         listeners = ",".join(f"{door}://127.0.0.1:{port}" for door, port in self._ports.items())

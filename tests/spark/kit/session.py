@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ottla.pipelines import class_archive
-from ottla.pipelines.session import PLAIN_FILES
+from ottla.pipelines.launch import class_archive
+from ottla.pipelines.launch.session import PLAIN_FILES
 from ottla.spark import quick_start
 from ottla.spark.startup.spark_home import spark_home
 
@@ -26,6 +26,7 @@ QUICK_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 GIVEN_OPTIONS = os.environ.get("SPARK_SUBMIT_OPTS")
 
 JAVA_OPTIONS = "spark.driver.extraJavaOptions"
+MORE_CLASSES = "SPARK_DIST_CLASSPATH"
 
 SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
@@ -74,13 +75,15 @@ def environment() -> dict[str, str]:
         # Without PySpark's archive, as in the product; one that nobody can make is gone without.
         **({"SPARK_HOME": str(home)} if home else {}),
         # For every JVM that spark-submit starts, whoever asks for it.
-        "SPARK_SUBMIT_OPTS": GIVEN_OPTIONS or f"{QUICK_JVM} {_from_archive(home)}",
+        "SPARK_SUBMIT_OPTS": GIVEN_OPTIONS or quick_java(),
     }
 
 
-def _from_archive(home: Path | None) -> str:
-    """As soon as there is one."""
-    return class_archive.java_options(home) if home else ""
+def quick_java() -> str:
+    """Options for any JVM of Spark's; with the archive of its classes, as soon as there is one."""
+    home = spark_home()
+    archive = class_archive.java_options(home) if home else ""
+    return f"{QUICK_JVM} {archive}".rstrip()
 
 
 def start(
@@ -103,10 +106,13 @@ def start(
         "spark.sql.warehouse.dir": str(directory / "warehouse"),
         JAVA_OPTIONS: f"{SETTINGS[JAVA_OPTIONS]} -Dderby.stream.error.file={directory}/derby.log",
     }
-    if jars:
-        # Before the JVM starts, so that nothing has to be copied or added to a running one.
-        own["spark.driver.extraClassPath"] = ":".join(map(str, jars))
     for name, value in {**SETTINGS, **own, **(settings or {})}.items():
         builder = builder.config(name, value)
-    session: SparkSession = builder.getOrCreate()
+    # On the class path of a JVM that starts now, so that nothing has to be copied or added later;
+    # and after Spark's own jars, since the archive of classes fits only what begins with them.
+    os.environ[MORE_CLASSES] = os.pathsep.join(map(str, jars))
+    try:
+        session: SparkSession = builder.getOrCreate()
+    finally:
+        del os.environ[MORE_CLASSES]
     return session

@@ -15,7 +15,7 @@ import pyspark
 from ottla.testing.ports import free_ports
 from scenarios.polling import until
 from spark.kit.children import kill_9
-from spark.kit.session import LOG4J, QUICK_JVM
+from spark.kit.session import LOG4J, quick_java
 
 HOME = Path(pyspark.__file__).parent
 STOP_TIMEOUT_S = 30.0
@@ -67,7 +67,7 @@ def _daemon(directory: Path, name: str, *arguments: str) -> Iterator[subprocess.
         **os.environ,
         "SPARK_HOME": str(HOME),
         "SPARK_LOCAL_IP": "127.0.0.1",
-        "SPARK_DAEMON_JAVA_OPTS": f"{quiet} {QUICK_JVM}",
+        "SPARK_DAEMON_JAVA_OPTS": f"{quiet} {quick_java()}",
         "SPARK_DAEMON_MEMORY": "256m",
     }
     # Another machine has only what is sent there.

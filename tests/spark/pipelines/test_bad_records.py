@@ -13,9 +13,11 @@ import fastavro
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla.pipelines.model import BadRecords, FileFormat, FileSource, Pipeline, TopicSource
-from ottla.pipelines.problems import BadPipeline
-from ottla.pipelines.sources import Letters, decoded, open_source, opened
+from ottla.pipelines.language.model import BadRecords, FileFormat, FileSource, Pipeline, TopicSource
+from ottla.pipelines.language.problems import BadPipeline
+from ottla.pipelines.sources.contract import Letters
+from ottla.pipelines.sources.kinds import open_source
+from ottla.pipelines.sources.topic import opened_bytes
 from ottla.testing import Broker
 from spark.conftest import MakeTopic
 from spark.kit.messages import messages_in
@@ -78,14 +80,14 @@ def test_no_query_passes_over_a_bad_record(
     spark: SparkSession, pipeline: Pipeline, use: Callable[[DataFrame], DataFrame]
 ) -> None:
     source = orders()
-    frame = opened(decoded(raw(spark, b'{"id": 1}', b"{\n"), source), source).frame
+    frame = opened_bytes(raw(spark, b'{"id": 1}', b"{\n"), source).frame
     line = failure(lambda: use(frame).collect())
     assert line.startswith("topic orders partition 0 offset 1: value: it is not JSON: ")
 
 
 def test_without_bad_records_nothing_fails(spark: SparkSession, pipeline: Pipeline) -> None:
     source = orders()
-    found = opened(decoded(raw(spark, b'{"id": 1}', None), source), source)
+    found = opened_bytes(raw(spark, b'{"id": 1}', None), source)
     rows = [(row.id, row["_tombstone"]) for row in found.frame.orderBy("_offset").collect()]
     assert rows == [(1, False), (None, True)]
 
@@ -146,7 +148,7 @@ def test_a_decoded_table_gives_its_bad_records_too(spark: SparkSession, pipeline
     """So the tests of a pipeline's own file see them without a broker."""
     source = orders(bad_records=LETTERS)
     messages = raw(spark, b'{"id": 1}', b"{", b'{"id": 3}')
-    found = opened(decoded(messages, source), source)
+    found = opened_bytes(messages, source)
     assert [row.id for row in found.frame.orderBy("id").collect()] == [1, 3]
     ((value, reason),) = bad_of(found.bad)
     assert value == b"{"

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import fastavro
 import pytest
 
-from ottla.pipelines.cases import run_tests
-from ottla.pipelines.problems import BadPipeline
-from ottla.pipelines.reading import read_pipeline
+from ottla.pipelines.cases.suite import run_tests
+from ottla.pipelines.language.pipeline_file import read_pipeline
+from ottla.pipelines.language.problems import BadPipeline
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

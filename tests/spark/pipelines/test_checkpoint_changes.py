@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ottla.pipelines.checkpoints import Local, Remote
-from ottla.pipelines.problems import BadPipeline
+from ottla.pipelines.language.problems import BadPipeline
+from ottla.pipelines.running.checkpoints import Local, Remote
 from ottla.testing import Broker
 from spark.kit.filling import put, record
 from spark.kit.messages import messages_in

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipelines.class_archive import archive_of
+from ottla.pipelines.launch.class_archive import archive_of
 from ottla.spark.startup.spark_home import spark_home
 from spark.kit import session
 from spark.kit.toolchain import require
@@ -22,8 +22,8 @@ USING = """\
 import sys
 from pathlib import Path
 from pyspark import SparkContext
-from ottla.pipelines.reading import read_pipeline
-from ottla.pipelines.session import start_session
+from ottla.pipelines.language.pipeline_file import read_pipeline
+from ottla.pipelines.launch.session import start_session
 
 spark = start_session(read_pipeline(Path(sys.argv[1])), is_brief=True)
 assert spark.range(3).count() == 3

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from ottla.cli.main import main
-from ottla.pipelines.dead_letters import OF_TOPIC
+from ottla.pipelines.sources.dead_letters import OF_TOPIC
 from ottla.testing import Broker
 from scenarios.polling import until
 from spark.conftest import MakeTopic

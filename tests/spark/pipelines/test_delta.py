@@ -12,11 +12,13 @@ import pyspark
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from ottla.pipelines import delta, sinks
-from ottla.pipelines.batches import Batch
-from ottla.pipelines.jars import delta_advice, missing_jars
-from ottla.pipelines.model import DeltaSink
-from ottla.pipelines.upserts import DELETED_AT, SEQUENCE
+from ottla.pipelines.checks.missing_jars import missing_jars
+from ottla.pipelines.jars import delta_advice
+from ottla.pipelines.language.model import DeltaSink
+from ottla.pipelines.sinks import delta
+from ottla.pipelines.sinks.batches import Batch
+from ottla.pipelines.sinks.kinds import sink_problems
+from ottla.pipelines.sinks.upserts import DELETED_AT, SEQUENCE
 from spark.kit.flows import PLACE, Feed, drain, pipeline_of, write_once
 from spark.kit.streams import forget_last_commit
 from spark.kit.toolchain import HERE, delta_jars, require
@@ -55,7 +57,7 @@ def test_missing_jars_are_named_with_their_coordinates(spark: SparkSession) -> N
 def test_unknown_columns_are_told_before_it_starts(spark: SparkSession) -> None:
     frame = spark.sql("SELECT 1 AS id")
     sink = delta_sink(Path("x"), mode="upsert", keys=("idd",), partition_by=("day",))
-    assert [problem.text for problem in sinks.problems(sink, frame)] == [
+    assert [problem.text for problem in sink_problems(sink, frame)] == [
         "sink out: keys: v has no column idd; did you mean id?",
         "sink out: partition_by: v has no column day; there are id",
     ]

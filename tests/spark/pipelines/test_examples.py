@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from confluent_kafka import Consumer, Message, Producer, TopicPartition
 
-from ottla.pipelines.cases import run_tests
-from ottla.pipelines.model import Pipeline
-from ottla.pipelines.reading import read_pipeline
-from ottla.pipelines.running import run
-from ottla.pipelines.validation import validate
+from ottla.pipelines.cases.suite import run_tests
+from ottla.pipelines.checks.validation import validate
+from ottla.pipelines.language.model import Pipeline
+from ottla.pipelines.language.pipeline_file import read_pipeline
+from ottla.pipelines.running.run import run
 from ottla.testing import Broker
 from pipeline_pages import read_page
 from spark.kit import session

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from ottla.pipelines.graph import build
-from ottla.pipelines.model import Pipeline, Source, TopicSource
-from ottla.pipelines.reading import read_pipeline
-from ottla.pipelines.sources import Opened, shape
-from ottla.pipelines.sql_errors import one_line, quiet
-from ottla.pipelines.validation import empty_frame
+from ottla.pipelines.checks.validation import empty_frame
+from ottla.pipelines.language.model import Pipeline, Source, TopicSource
+from ottla.pipelines.language.pipeline_file import read_pipeline
+from ottla.pipelines.sources.kinds import shape
+from ottla.pipelines.views.graph import Opened, build
+from ottla.pipelines.views.spark_errors import one_line, quiet
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla.pipelines import jdbc, sinks
-from ottla.pipelines.batches import Batch
-from ottla.pipelines.model import JdbcSink
-from ottla.pipelines.problems import PipelineFailed
+from ottla.pipelines.language.model import JdbcSink
+from ottla.pipelines.language.problems import PipelineFailed
+from ottla.pipelines.sinks import jdbc
+from ottla.pipelines.sinks.batches import Batch
+from ottla.pipelines.sinks.kinds import sink_problems
 from spark.kit.flows import PLACE, Feed, drain, pipeline_of
 from spark.kit.postgres import PASSWORD, USER, Postgres
 from spark.kit.streams import forget_last_commit
@@ -284,7 +285,7 @@ def test_a_column_the_table_does_not_have_is_named(spark: SparkSession, table: M
 def test_what_a_table_cannot_hold_is_told_before_it_starts(spark: SparkSession) -> None:
     frame = spark.sql("SELECT 1 AS id, struct(1 AS x) AS nested")
     sink = JdbcSink(name="out", place=PLACE, input="v", url="jdbc:mysql://h/db", table="t")
-    found = [problem.text for problem in sinks.problems(sink, frame)]
+    found = [problem.text for problem in sink_problems(sink, frame)]
     assert found == [
         "sink out: mysql cannot be written to; JDBC sinks are for PostgreSQL "
         "(jdbc:postgresql://host/db)",

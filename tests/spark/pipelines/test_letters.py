@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from ottla.pipelines.problems import PipelineFailed
+from ottla.pipelines.language.problems import PipelineFailed
 from ottla.testing import Broker
 from spark.conftest import MakeTopic
 from spark.kit.filling import put, record

@@ -13,8 +13,8 @@ import psutil
 import pytest
 from pyspark.sql import SparkSession
 
-from ottla.pipelines.lost_spark import Earlier, SparkLost
-from ottla.pipelines.problems import PipelineFailed
+from ottla.pipelines.language.problems import PipelineFailed
+from ottla.pipelines.running.lost_spark import Earlier, SparkLost
 from ottla.testing import Broker
 from ottla.testing.plugin import BrokerFactory
 from scenarios.polling import until
@@ -24,6 +24,7 @@ from spark.kit.pipeline_feeds import Feed, Sent
 from spark.kit.pipeline_runs import PATIENCE_S, CommandLine, Running, run_once
 
 ROWS = 300
+RESTARTING = "restarting Spark in 0.1 s because"
 
 FILE = """
 version: 1
@@ -103,13 +104,9 @@ def stop_the_context(child: CommandLine, home: Path) -> None:
     (home / "stop-the-context").touch()
 
 
-@pytest.mark.seconds(600)
-@pytest.mark.parametrize("lose", [kill_java, stop_the_context])
-def test_a_run_goes_on_in_a_new_spark(
-    spark: SparkSession,
-    lost: tuple[Broker, Path],
-    lose: Callable[[CommandLine, Path], None],
-) -> None:
+@pytest.mark.seconds(900)
+def test_a_run_goes_on_in_a_new_spark(spark: SparkSession, lost: tuple[Broker, Path]) -> None:
+    """And when that one is lost too, in another way, in a third."""
     broker, file = lost
     home = file.parent
     with (
@@ -118,32 +115,31 @@ def test_a_run_goes_on_in_a_new_spark(
     ):
         feed.allow(ROWS)
         wait(child, lambda: batches(child, "files") and batches(child, "copies"))
-        before = len(batches(child, "files")), len(batches(child, "copies"))
-        java = java_of(child)
-        lose(child, home)
-        wait(child, lambda: "restarting Spark in 0.1 s because" in child.log())
-        feed.allow(2 * ROWS)
-        wait(child, lambda: len(batches(child, "files")) > before[0])
-        wait(child, lambda: len(batches(child, "copies")) > before[1])
-        again = java_of(child)
-        assert again is not None
-        assert again != java
-        assert java is not None
-        assert not java.is_running(), "the old JVM lives on"
-        served = re.findall(r"Metrics: (\S+)", child.log())
-        assert len(served) == 2
-        assert served[0] == served[1], "whoever scrapes it knows this address"
-        told = urllib.request.urlopen(served[0], timeout=60).read().decode()
-        assert 'ottla_pipeline_spark_restarts_total{pipeline="lost"} 1.0' in told
+        for times, lose in enumerate((kill_java, stop_the_context), 1):
+            before = len(batches(child, "files")), len(batches(child, "copies"))
+            java = java_of(child)
+            assert java is not None
+            lose(child, home)
+            wait(child, lambda n=times: child.log().count(RESTARTING) == n)
+            feed.allow((times + 1) * ROWS)
+            wait(child, lambda b=before: len(batches(child, "files")) > b[0])
+            wait(child, lambda b=before: len(batches(child, "copies")) > b[1])
+            assert java_of(child) not in (java, None)
+            assert not java.is_running(), "the old JVM lives on"
+            served = re.findall(r"Metrics: (\S+)", child.log())
+            assert len(served) == times + 1
+            assert len(set(served)) == 1, "whoever scrapes it knows this address"
+            told = urllib.request.urlopen(served[0], timeout=60).read().decode()
+            assert f'ottla_pipeline_spark_restarts_total{{pipeline="lost"}} {times}.0' in told
         feed.until_idle()
         child.terminate()
         assert child.end(PATIENCE_S) == 0, child.log()[-3000:]
     assert "Traceback" not in child.log()
     run_once(spark, file)
     rows = Counter(one.id for one in spark.read.json(str(home / "out")).collect())
-    assert rows == Counter(range(2 * ROWS)), "files are exactly once"
+    assert rows == Counter(range(3 * ROWS)), "files are exactly once"
     copied = {json.loads(one.value or b"")["id"] for one in messages_in(broker.bootstrap, "copies")}
-    assert copied == set(range(2 * ROWS)), "topics are never short"
+    assert copied == set(range(3 * ROWS)), "topics are never short"
 
 
 @pytest.mark.seconds(600)

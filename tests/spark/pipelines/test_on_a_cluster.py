@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.pipelines.environments import NAME
+from ottla.pipelines.launch.environments import NAME
 from ottla.testing.plugin import BrokerFactory
 from scenarios.polling import until
 from spark.kit import packed
@@ -21,7 +21,7 @@ from spark.kit.messages import messages_in
 from spark.kit.pipeline_feeds import Feed, Sent
 from spark.kit.pipeline_runs import PATIENCE_S, CommandLine
 from spark.kit.postgres import PASSWORD, USER, Postgres
-from spark.kit.session import QUICK_JVM
+from spark.kit.session import quick_java
 from spark.kit.standalone import standalone
 from spark.kit.toolchain import require
 
@@ -116,7 +116,7 @@ def test_a_worker_dies_and_the_totals_are_right(
     postgres.rows("CREATE TABLE numbers (id bigint, twice bigint)")
     file = tmp_path / "pipeline.yaml"
     file.write_text(
-        FILE.format(bootstrap=broker.bootstrap, url=postgres.url, user=USER, java=QUICK_JVM)
+        FILE.format(bootstrap=broker.bootstrap, url=postgres.url, user=USER, java=quick_java())
     )
     (tmp_path / "marks.py").write_text(MARKS.format(gate=str(gate)))
     (tmp_path / "doubling.py").write_text("def doubled(number):\n    return 2 * number\n")

@@ -12,11 +12,12 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource
 from pyspark.sql import SparkSession
 
-from ottla.pipelines.dead_letters import OF_FILE, OF_TOPIC
-from ottla.pipelines.model import BadRecords, Pipeline, TopicSource
-from ottla.pipelines.problems import BadPipeline, PipelineFailed
+from ottla.pipelines.language.model import BadRecords, Pipeline, TopicSource
+from ottla.pipelines.language.problems import BadPipeline, PipelineFailed
 from ottla.pipelines.repair import Fate, Letter, Repaired, repair
-from ottla.pipelines.sources import Letters, open_source
+from ottla.pipelines.sources.contract import Letters
+from ottla.pipelines.sources.dead_letters import OF_FILE, OF_TOPIC
+from ottla.pipelines.sources.kinds import open_source
 from ottla.testing import Broker
 from ottla.wire.compression import Compression
 from spark.conftest import MakeTopic

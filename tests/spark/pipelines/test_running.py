@@ -10,8 +10,8 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from pyspark.sql import SparkSession
 
-from ottla.pipelines.metrics import PipelineMetrics, serving
-from ottla.pipelines.problems import BadPipeline, PipelineFailed
+from ottla.pipelines.language.problems import BadPipeline, PipelineFailed
+from ottla.pipelines.running.metrics import PipelineMetrics, serving
 from ottla.testing import Broker
 from ottla.testing.plugin import BrokerFactory
 from spark.conftest import MakeTopic

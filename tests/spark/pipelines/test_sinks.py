@@ -15,10 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 
-from ottla.pipelines import current_table, file_sinks, sinks
-from ottla.pipelines.batches import Batch
-from ottla.pipelines.model import CurrentTableSink, FileSink, TopicSink
-from ottla.pipelines.problems import BadPipeline, PipelineFailed
+from ottla.pipelines.language.model import CurrentTableSink, FileSink, TopicSink
+from ottla.pipelines.language.problems import BadPipeline, PipelineFailed
+from ottla.pipelines.sinks import current_table, files
+from ottla.pipelines.sinks.batches import Batch
+from ottla.pipelines.sinks.kinds import sink_problems
 from ottla.testing import Broker
 from scenarios import polling
 from spark.kit.flows import PLACE, Feed, drain, pipeline_of, write_once
@@ -181,20 +182,20 @@ def test_avro_files_of_a_batch_appear_together(spark: SparkSession, tmp_path: Pa
             yield rows
 
     with pytest.raises(Exception, match="Crash"):
-        file_sinks.write_avro(frame.mapInArrow(fail_beside_a_file, frame.schema), *rest)
+        files.write_avro(frame.mapInArrow(fail_beside_a_file, frame.schema), *rest)
     assert read_back(spark, sink) == []
 
-    staging = out / file_sinks.STAGING / "shop.out" / batch.name
+    staging = out / files.STAGING / "shop.out" / batch.name
 
     def leave_half_a_file(batches: Iterator[Any]) -> Iterator[Any]:
         (staging / "part-00000-9-0.avro").write_bytes(b"of an attempt that failed")
         yield from batches
 
-    file_sinks.write_avro(frame.mapInArrow(leave_half_a_file, frame.schema), *rest)
-    file_sinks.write_avro(frame, *rest)
+    files.write_avro(frame.mapInArrow(leave_half_a_file, frame.schema), *rest)
+    files.write_avro(frame, *rest)
     assert [row["id"] for row in read_back(spark, sink)] == list(range(10))
     assert [path.name for path in out.glob("[!.]*")] == ["batch=00000005-0a1b2c3d"]
-    file_sinks.write_avro(frame, *rest[:2], Batch.of_stream("another-query", 5))
+    files.write_avro(frame, *rest[:2], Batch.of_stream("another-query", 5))
     assert len(read_back(spark, sink)) == 20
 
 
@@ -265,7 +266,7 @@ def merger(spark: SparkSession, sink: CurrentTableSink) -> Callable[..., None]:
     def merge(number: int, values: str, **more: Any) -> None:
         frame = spark.sql(f"SELECT * FROM VALUES {values} AS rows(id, v, at)")
         batch = Batch.of_stream("a-query", number)
-        current_table.merge(frame, pipeline_of(sink), sink, batch, **more)
+        current_table.merge(frame, sink, batch, **more)
 
     return merge
 
@@ -369,7 +370,7 @@ def test_what_a_sink_cannot_do_is_told_before_it_starts(
     spark: SparkSession, sink: Any, line: str
 ) -> None:
     frame = spark.sql("SELECT 1 AS id, 'a' AS shop, struct(1 AS x) AS nested, 7L AS _offset")
-    found = sinks.problems(sink, frame)
+    found = sink_problems(sink, frame)
     assert any(f"sink out: {line}" in one.text for one in found), found
     with pytest.raises(BadPipeline, match=r"pipeline\.yaml:1:1: sink out: "):
         write_once(frame, sink, pipeline_of(sink))

@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla.pipelines.model import (
+from ottla.pipelines.language.model import (
     BadRecords,
     DeltaSource,
     FileFormat,
@@ -24,8 +24,8 @@ from ottla.pipelines.model import (
     TopicSource,
     Watermark,
 )
-from ottla.pipelines.problems import BadPipeline, PipelineFailed
-from ottla.pipelines.sources import open_source, shape
+from ottla.pipelines.language.problems import BadPipeline, PipelineFailed
+from ottla.pipelines.sources.kinds import open_source, shape
 from ottla.testing import Broker
 from spark.conftest import MakeTopic
 from spark.kit.pipeline_sources import PLACE, Message, drain, pipeline_of, send

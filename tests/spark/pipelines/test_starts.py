@@ -11,11 +11,11 @@ import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 from pyspark.sql import SparkSession
 
-from ottla.pipelines.checkpoints import Local
-from ottla.pipelines.graph import Flow
-from ottla.pipelines.model import TopicSource
-from ottla.pipelines.problems import PipelineFailed
-from ottla.pipelines.starts import settled
+from ottla.pipelines.language.model import TopicSource
+from ottla.pipelines.language.problems import PipelineFailed
+from ottla.pipelines.running.checkpoints import Local
+from ottla.pipelines.running.starts import of_new_flows
+from ottla.pipelines.views.graph import Flow
 from ottla.spark.planning import CannotRead
 from ottla.testing import Broker
 from spark.conftest import MakeTopic
@@ -89,9 +89,9 @@ def test_a_topic_that_is_gone_before_the_first_batch_is_named(
     source = TopicSource(name="orders", place=PLACE, topics=(name,), start="latest", schema="a INT")
     pipeline, store = pipeline_of(tmp_path, broker.bootstrap, source), Local(tmp_path)
     streams = [Flow("out", cast(Any, None), cast(Any, None), (source,))]
-    noted = {"starts": settled(pipeline, streams, None, store)}
+    noted = {"starts": of_new_flows(pipeline, streams, None, store)}
     assert noted["starts"]["out"]["orders"]["offsets"] == {name: {"0": 0}}
     admin = AdminClient({"bootstrap.servers": broker.bootstrap})
     admin.delete_topics([name])[name].result(TIMEOUT_S)
     with pytest.raises(CannotRead, match=f"topic {name} does not exist on .*: create it first"):
-        settled(pipeline, streams, noted, store)
+        of_new_flows(pipeline, streams, noted, store)

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from ottla.pipelines.problems import PipelineFailed
+from ottla.pipelines.language.problems import PipelineFailed
 from ottla.testing.plugin import BrokerFactory
 from spark.kit import pipeline_soak as soak
 from spark.kit.messages import messages_in

@@ -19,10 +19,11 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import DataFrame, SparkSession
 
-from ottla.pipelines import current_table, jdbc, sinks
-from ottla.pipelines.batches import Batch
-from ottla.pipelines.model import CurrentTableSink, JdbcSink, TableSink, TopicSource
-from ottla.pipelines.problems import PipelineFailed
+from ottla.pipelines.language.model import CurrentTableSink, JdbcSink, TableSink, TopicSource
+from ottla.pipelines.language.problems import PipelineFailed
+from ottla.pipelines.sinks import current_table, jdbc
+from ottla.pipelines.sinks.batches import Batch
+from ottla.pipelines.sinks.kinds import sink_problems
 from spark.kit.flows import PLACE, pipeline_of
 from spark.kit.postgres import PASSWORD, USER, Postgres
 
@@ -50,7 +51,7 @@ class Table:
     def merge(self, frame: DataFrame) -> None:
         batch = Batch.of_stream("a-query", next(self._numbers))
         if isinstance(self.sink, CurrentTableSink):
-            current_table.merge(frame, pipeline_of(self.sink), self.sink, batch)
+            current_table.merge(frame, self.sink, batch)
         else:
             assert isinstance(self.sink, JdbcSink)
             jdbc.write(frame, pipeline_of(self.sink), self.sink, batch)
@@ -238,7 +239,7 @@ def told(spark: SparkSession, columns: str, *topics: str, **more: Any) -> list[s
         name="out", place=PLACE, input="v", mode="upsert", keys=("id",), path="o", **more
     )
     sources = [TopicSource(name=topic, place=PLACE, topics=(topic,)) for topic in topics]
-    return [one.text for one in sinks.problems(sink, frame, sources)]
+    return [one.text for one in sink_problems(sink, frame, sources)]
 
 
 def test_what_cannot_be_compared_is_refused_with_what_to_add(spark: SparkSession) -> None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from ottla.pipelines.broker_topics import BrokerTopics, broker_topics
-from ottla.pipelines.reading import read_pipeline
-from ottla.pipelines.validation import validate
+from ottla.pipelines.checks.broker_topics import BrokerTopics, broker_topics
+from ottla.pipelines.checks.validation import validate
+from ottla.pipelines.language.pipeline_file import read_pipeline
 from ottla.testing import Broker
 
 if TYPE_CHECKING:

@@ -92,7 +92,7 @@ def test_metadata_records_are_opened_and_foreign_ones_named() -> None:
     change = opened(Record(0, NOW_MS, None, framing.encode_record(PartitionChangeRecord(1, ID))))
     assert change is not None
     assert change["directories"] is None
-    assert opened(Record(0, NOW_MS, None, bytes([1, 27, 0]))) == {"is": "RegisterControllerRecord"}
+    assert opened(Record(0, NOW_MS, None, bytes([1, 28, 0]))) == {"is": "ClearElrRecord"}
     wrong = opened(Record(0, NOW_MS, None, b"\x09\x09"))
     assert wrong is not None
     assert "unreadable" in wrong
@@ -128,9 +128,9 @@ def test_which_topics_are_compacted_is_read_from_snapshot_and_log(tmp_path: Path
     batches = b"".join(encode_snapshot(id, snapshot, NOW_MS, NOW_MS))
     (directory / f"{id}.checkpoint").write_bytes(batches)
     before = [TopicRecord("stale", gone)]
-    behind = [TopicRecord("b", second), TopicRecord("c", gone), RemoveTopicRecord(gone)]
+    after = [TopicRecord("b", second), TopicRecord("c", gone), RemoveTopicRecord(gone)]
     data = bytearray()
-    for base, records in ((8, before), (10, behind)):
+    for base, records in ((8, before), (10, after)):
         values = [framing.encode_record(record) for record in records]
         rows = [Record(base + at, NOW_MS, None, value) for at, value in enumerate(values)]
         data += encode_batch(rows, base_offset=base)

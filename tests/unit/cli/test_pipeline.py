@@ -25,11 +25,11 @@ from ottla.cli.pipeline_run import (
     failures_told,
     metrics_address,
 )
-from ottla.pipelines.json_schema import json_schema
-from ottla.pipelines.model import Pipeline
-from ottla.pipelines.problems import BadPipeline, PipelineFailed, Place, Problem
-from ottla.pipelines.reading import read_pipeline
-from ottla.pipelines.reports import BatchReport, Event
+from ottla.pipelines.language.json_schema import json_schema
+from ottla.pipelines.language.model import Pipeline
+from ottla.pipelines.language.pipeline_file import read_pipeline
+from ottla.pipelines.language.problems import BadPipeline, PipelineFailed, Place, Problem
+from ottla.pipelines.running.reports import BatchReport, Event
 
 CASE = "tests.totals={given: {orders: a}, expect: {orders: b}}"
 ON_YARN = ["run", "{shop}", "--master", "yarn", "--checkpoint", "s3a://bucket/shop"]

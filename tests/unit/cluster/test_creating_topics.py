@@ -6,6 +6,7 @@ import pytest
 
 from ottla.errors import ErrorCode
 from ottla.wire.messages.create_topics import CreatableTopic
+from unit.cluster.fleet import Fleet
 
 
 def test_a_new_topic_has_its_partitions_and_a_leader_for_each(cluster):
@@ -249,3 +250,28 @@ def test_ensured_topics_are_created_once_and_existing_ones_are_no_failure(cluste
     topic_id = cluster.image.topics_by_name["new"].id
     assert list(cluster.ask("ensure_topics", wanted)) == ["bad name"]
     assert cluster.image.topics_by_name["new"].id == topic_id
+
+
+@pytest.mark.parametrize("factor", [1, 2])
+def test_more_in_sync_replicas_than_replicas_are_refused_in_one_line(three_brokers, factor):
+    result = three_brokers.create("t", factor=factor, configs={"min.insync.replicas": "3"})
+    assert result.error_code == ErrorCode.INVALID_CONFIG
+    assert f"min.insync.replicas is 3 and the replication factor {factor}" in result.error_message
+    assert "t" not in three_brokers.image.topics_by_name
+    three_brokers.create("t", factor=factor)
+    result = three_brokers.alter(2, "t", ("min.insync.replicas", 0, "3"))
+    assert result.error_code == ErrorCode.INVALID_CONFIG
+    assert three_brokers.alter(2, "t", ("min.insync.replicas", 0, "1")).error_code == 0
+
+
+def test_new_partitions_go_to_brokers_that_live_and_more_than_those_are_refused():
+    fleet = Fleet(1, 2, 3)
+    fleet.lose(2)
+    result = fleet.create("t", factor=3)
+    assert result.error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    fleet.create("t", partitions=6, factor=2)
+    partitions = fleet.image.topics_by_name["t"].partitions.values()
+    assert {frozenset(partition.replicas) for partition in partitions} == {frozenset({1, 3})}
+    result = fleet.create("u", assignments={0: [2, 1]}, partitions=-1, factor=-1)
+    assert result.error_code == ErrorCode.NONE
+    assert (fleet.partition("u").leader, fleet.partition("u").isr) == (1, (1,))

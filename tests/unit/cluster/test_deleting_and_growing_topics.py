@@ -70,7 +70,7 @@ class TestDeleting:
 
 
 class TestAddingPartitions:
-    def test_new_partitions_come_behind_the_old_ones(self, cluster):
+    def test_new_partitions_come_after_the_old_ones(self, cluster):
         cluster.create("t", partitions=2)
         assert cluster.grow("t", 5).error_code == ErrorCode.NONE
         partitions = cluster.image.topics_by_name["t"].partitions

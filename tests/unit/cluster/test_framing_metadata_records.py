@@ -50,6 +50,11 @@ VECTORS = [
         f"01 05 01 00000003 {ID.hex()} 01 01 04 00000001",
     ),
     (
+        # Eligible leaders need version 2; nobody writes it before the cluster is of that level.
+        PartitionChangeRecord(partition_id=3, topic_id=ID, eligible_leader_replicas=[]),
+        f"01 05 02 00000003 {ID.hex()} 01 06 01 01",
+    ),
+    (
         ProducerIdsRecord(broker_id=1, broker_epoch=2, next_producer_id=1000),
         "01 0f 00 00000001 0000000000000002 00000000000003e8 00",
     ),
@@ -83,7 +88,7 @@ def test_a_type_of_a_newer_version_is_skipped():
         "frame version 2",
         "unknown version",
         "no body",
-        "garbage behind",
+        "garbage after it",
     ],
 )
 def test_what_is_no_frame_is_refused(value):

@@ -4,11 +4,12 @@ import sys
 
 import pytest
 
-from ottla.cluster.image import InconsistentMetadata, MetadataImage
+from ottla.cluster.image import NO_RECOVERY, InconsistentMetadata, MetadataImage
 from ottla.wire.messages.create_topics import CreateTopicsRequest
 from ottla.wire.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
     FeatureLevelRecord,
+    FenceBrokerRecord,
     NoOpRecord,
     PartitionChangeRecord,
     PartitionRecord,
@@ -16,6 +17,8 @@ from ottla.wire.messages.metadata_records import (
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
 )
 
 ID, OTHER = b"\x01" * 16, b"\x02" * 16
@@ -113,3 +116,37 @@ def test_features_come_and_go_and_nothing_does_nothing():
     assert image.features == {"metadata.version": 7}
     image.apply(FeatureLevelRecord(name="metadata.version", feature_level=0))
     assert image == MetadataImage()
+
+
+def test_the_older_records_fence_and_unfence_and_a_broker_can_be_forgotten():
+    image = folded(RegisterBrokerRecord(broker_id=1, broker_epoch=5))
+    image.apply(UnfenceBrokerRecord(id=1, epoch=5))
+    assert image.brokers[1].is_active
+    image.apply(FenceBrokerRecord(id=1, epoch=5))
+    assert image.brokers[1].is_fenced
+    for record in (
+        UnfenceBrokerRecord(id=1, epoch=4),
+        FenceBrokerRecord(id=2, epoch=5),
+        UnregisterBrokerRecord(broker_id=1, broker_epoch=4),
+    ):
+        with pytest.raises(InconsistentMetadata):
+            image.apply(record)
+    image.apply(UnregisterBrokerRecord(broker_id=1, broker_epoch=5))
+    assert image.brokers == {}
+
+
+def test_eligible_leaders_and_the_state_of_recovery_stay_until_they_are_changed():
+    image = folded(TOPIC, partition(eligible_leader_replicas=[2], leader_recovery_state=1))
+    image.apply(PartitionChangeRecord(partition_id=0, topic_id=ID, last_known_elr=[1]))
+    recovery = image.topics_by_name["t"].partitions[0].recovery
+    assert recovery == ((2,), (1,), True)
+    image.apply(
+        PartitionChangeRecord(
+            partition_id=0,
+            topic_id=ID,
+            eligible_leader_replicas=[],
+            last_known_elr=[],
+            leader_recovery_state=0,
+        )
+    )
+    assert image.topics_by_name["t"].partitions[0].recovery is NO_RECOVERY

@@ -6,6 +6,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
+from ottla.cluster.brokers import next_epoch
 from ottla.cluster.framing import decode_record, encode_record
 from ottla.cluster.image import (
     BrokerImage,
@@ -16,15 +17,22 @@ from ottla.cluster.image import (
 from ottla.cluster.snapshot import COPIED_PER_STEP, ImageCopy, copy_of
 from ottla.wire.messages.metadata_records import (
     BrokerEndpoint,
+    BrokerFeature,
     BrokerRegistrationChangeRecord,
     ConfigRecord,
+    ControllerEndpoint,
+    ControllerFeature,
     FeatureLevelRecord,
+    FenceBrokerRecord,
     PartitionChangeRecord,
     PartitionRecord,
     ProducerIdsRecord,
     RegisterBrokerRecord,
+    RegisterControllerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UnfenceBrokerRecord,
+    UnregisterBrokerRecord,
 )
 
 BOUNDED = settings(
@@ -129,6 +137,7 @@ NODES = st.lists(st.integers(0, 5), max_size=3)
 EPOCHS = st.integers(0, 2**31 - 2)
 UUIDS = st.binary(min_size=16, max_size=16)
 TEXTS = st.text(max_size=5)
+LEVELS = st.lists(st.tuples(TEXTS, st.integers(0, 9), st.integers(0, 9)), max_size=2)
 
 RECORDS = st.one_of(
     st.builds(lambda topic_id: TopicRecord(name=f"topic-{topic_id[-1]}", topic_id=topic_id), IDS),
@@ -142,6 +151,9 @@ RECORDS = st.one_of(
         leader_epoch=EPOCHS,
         partition_epoch=EPOCHS,
         directories=st.lists(UUIDS, max_size=3),
+        leader_recovery_state=st.integers(0, 1),
+        eligible_leader_replicas=st.none() | NODES,
+        last_known_elr=st.none() | NODES,
     ),
     st.builds(
         PartitionChangeRecord,
@@ -151,6 +163,9 @@ RECORDS = st.one_of(
         leader=st.integers(-2, 5),
         replicas=st.none() | NODES,
         directories=st.none() | st.lists(UUIDS, max_size=3),
+        leader_recovery_state=st.integers(-1, 1),
+        eligible_leader_replicas=st.none() | NODES,
+        last_known_elr=st.none() | NODES,
     ),
     st.builds(RemoveTopicRecord, topic_id=IDS),
     st.builds(
@@ -179,6 +194,21 @@ RECORDS = st.one_of(
         fenced=st.booleans(),
         in_controlled_shutdown=st.booleans(),
         log_dirs=st.lists(UUIDS, max_size=2),
+        features=LEVELS.map(lambda levels: [BrokerFeature(*each) for each in levels]),
+    ),
+    st.builds(
+        RegisterControllerRecord,
+        controller_id=st.integers(0, 2),
+        incarnation_id=UUIDS,
+        end_points=st.lists(
+            st.builds(ControllerEndpoint, name=st.just("C"), host=TEXTS, port=st.just(9093)),
+            max_size=1,
+        ),
+        features=LEVELS.map(lambda levels: [ControllerFeature(*each) for each in levels]),
+    ),
+    *(
+        st.builds(kind, st.integers(0, 3), st.integers(0, 5))
+        for kind in (UnregisterBrokerRecord, FenceBrokerRecord, UnfenceBrokerRecord)
     ),
     st.builds(
         BrokerRegistrationChangeRecord,
@@ -257,6 +287,13 @@ def test_nothing_that_an_image_can_hold_is_left_out():
                 fenced=True,
                 in_controlled_shutdown=True,
                 log_dirs=[directory],
+                features=[BrokerFeature("metadata.version", 21, 23)],
+            ),
+            RegisterControllerRecord(
+                controller_id=3,
+                incarnation_id=id,
+                end_points=[ControllerEndpoint("C", "h", 9093, 1)],
+                features=[ControllerFeature("metadata.version", 21, 23)],
             ),
             TopicRecord(name="a.b", topic_id=id),
             PartitionRecord(
@@ -268,6 +305,9 @@ def test_nothing_that_an_image_can_hold_is_left_out():
                 leader_epoch=4,
                 partition_epoch=5,
                 directories=[directory, id],
+                leader_recovery_state=1,
+                eligible_leader_replicas=[2],
+                last_known_elr=[1],
             ),
             ConfigRecord(resource_type=TOPIC, resource_name="a.b", name="n", value="v"),
             ProducerIdsRecord(next_producer_id=1000),
@@ -279,7 +319,22 @@ def test_nothing_that_an_image_can_hold_is_left_out():
     partition, broker = image.topics_by_name["a.b"].partitions[0], image.brokers[1]
     assert all(partition), dict(zip(PartitionImage._fields, partition, strict=True))
     assert all(broker), dict(zip(BrokerImage._fields, broker, strict=True))
+    assert all(partition.recovery), partition.recovery
+    assert all(image.controllers[3]), image.controllers[3]
     assert fold(copy_of(image).records()) == image
+
+
+def test_the_highest_epoch_outlives_the_broker_that_had_it():
+    image = fold(
+        [
+            RegisterBrokerRecord(broker_id=1, broker_epoch=3),
+            RegisterBrokerRecord(broker_id=2, broker_epoch=7),
+            UnregisterBrokerRecord(broker_id=2, broker_epoch=7),
+        ]
+    )
+    again = fold(copy_of(image).records())
+    assert again == image
+    assert (list(again.brokers), next_epoch(again)) == ([1], 8)
 
 
 def test_the_version_comes_before_what_depends_on_it():

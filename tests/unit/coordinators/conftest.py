@@ -310,9 +310,9 @@ class Shard:
         """A group whose members all have their assignments: member N reads partition N."""
         entered = [self.enter(group, **options) for _ in range(count)]
         self.run_timers()
-        return self.settle([id for id, _ in entered], [call for _, call in entered], group)
+        return self.sync_all([id for id, _ in entered], [call for _, call in entered], group)
 
-    def settle(self, ids: list[str], calls: list[Call], group: str = "g") -> list[str]:
+    def sync_all(self, ids: list[str], calls: list[Call], group: str = "g") -> list[str]:
         """Takes joined members through their sync, followers first; the leader comes first out."""
         leader = calls[0].reply.leader
         generation = calls[0].reply.generation_id

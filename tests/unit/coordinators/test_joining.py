@@ -123,7 +123,7 @@ def test_only_the_first_rebalance_of_an_empty_group_is_delayed(make_shard):
     shard = make_shard(initial_rebalance_delay_ms=3_000)
     one, first = shard.enter()
     shard.advance(3_000)
-    shard.settle([one], [first])
+    shard.sync_all([one], [first])
     _, second = shard.enter()
     again = shard.join(member=one)
     assert second.reply.generation_id == again.reply.generation_id == 2

@@ -117,7 +117,7 @@ def test_the_longest_rebalance_timeout_in_the_group_counts(shard):
     one, first = shard.enter(rebalance_ms=10_000, session_ms=100_000)
     two, second = shard.enter(rebalance_ms=50_000, session_ms=100_000)
     shard.run_timers()
-    shard.settle([one, two], [first, second])
+    shard.sync_all([one, two], [first, second])
     _, new = shard.enter(rebalance_ms=10_000)
     shard.advance(49_999)
     assert new.is_parked
@@ -280,7 +280,7 @@ def test_a_rebalance_during_the_wait_does_not_disturb_the_next_generation(shard)
     one, two = shard.stable(2)
     _, new = shard.enter()
     calls = [shard.join(member=one), shard.join(member=two), new]
-    shard.settle([call.reply.member_id for call in calls], calls)
+    shard.sync_all([call.reply.member_id for call in calls], calls)
     shard.advance(9_999)
     assert shard.group().state is GroupState.STABLE
     assert len(shard.group().members) == 3

@@ -11,7 +11,7 @@ def pair(shard):
     """A stable group of two instances: (leader's id, follower's id)."""
     (one, first), (two, second) = shard.enter(instance="i1"), shard.enter(instance="i2")
     shard.run_timers()
-    return shard.settle([one, two], [first, second])
+    return shard.sync_all([one, two], [first, second])
 
 
 def test_an_instance_needs_no_second_join_for_its_id(shard):
@@ -84,7 +84,7 @@ def test_a_restart_that_changes_the_chosen_protocol_rebalances(shard):
         shard.enter(instance="i2", protocols=both),
     )
     shard.run_timers()
-    shard.settle([one, two], [first, second])
+    shard.sync_all([one, two], [first, second])
     assert shard.group().protocol == "a"
     back = shard.join(instance="i2", protocols=[("b", b"")])
     assert back.is_parked
@@ -129,7 +129,7 @@ def test_a_static_member_that_misses_a_rebalance_stays_until_its_session_ends(sh
         shard.enter(instance="i2", session_ms=200_000, rebalance_ms=20_000),
     )
     shard.run_timers()
-    shard.settle([one, two], [first, second])
+    shard.sync_all([one, two], [first, second])
     again = shard.join(member=one, instance="i1", session_ms=200_000, rebalance_ms=20_000)
     shard.advance(20_000)
     assert again.reply.generation_id == 2
@@ -142,7 +142,7 @@ def test_a_group_of_silent_static_members_waits_for_their_sessions(shard):
         shard.enter(instance="i2", session_ms=150_000, rebalance_ms=20_000),
     )
     shard.run_timers()
-    shard.settle([one, two], [first, second])
+    shard.sync_all([one, two], [first, second])
     shard.advance(100_000)
     assert shard.group().state is GroupState.PREPARING_REBALANCE
     shard.advance(49_999)

@@ -8,9 +8,9 @@ from textwrap import dedent
 
 import pytest
 
-from ottla.pipelines.model import Pipeline
-from ottla.pipelines.problems import BadPipeline
-from ottla.pipelines.reading import read_pipeline
+from ottla.pipelines.language.model import Pipeline
+from ottla.pipelines.language.pipeline_file import read_pipeline
+from ottla.pipelines.language.problems import BadPipeline
 
 SHOP = """\
 version: 1

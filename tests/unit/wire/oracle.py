@@ -71,7 +71,7 @@ def paired_fields(
     ours = [declared for declared in kind.FIELDS if version in declared.versions]
     pairs = list(zip(ours, dataclasses.fields(theirs), strict=True))
     for our, their in pairs:
-        assert our.name in (their.name, their.name + "_ms"), (kind, version)
+        assert our.name in (their.name.rstrip("_"), their.name + "_ms"), (kind, version)
     return pairs
 
 

@@ -211,7 +211,7 @@ def test_versions_that_do_not_exist_are_refused(version):
         decode(Sample, b"", version)
 
 
-def test_bytes_behind_a_message_are_refused_or_left_to_the_caller():
+def test_bytes_after_a_message_are_refused_or_left_to_the_caller():
     data = encode(HeartbeatRequest("g", 1, "m"), 0)
     with pytest.raises(MalformedMessage, match="too many"):
         decode(HeartbeatRequest, data + b"x", 0)

@@ -50,6 +50,12 @@ BROKER = metadata.RegisterBrokerRecord(
     log_dirs=[ID],
 )
 BROKER_CHANGE = metadata.BrokerRegistrationChangeRecord(1, 9, -1, 1, [ID])
+CONTROLLER = metadata.RegisterControllerRecord(
+    controller_id=3,
+    incarnation_id=ID,
+    end_points=[metadata.ControllerEndpoint("C", "h", 40000, 2)],
+    features=[metadata.ControllerFeature("f", 1, 3)],
+)
 PRODUCE = produce.ProduceRequest(
     transactional_id="not there yet",
     acks=1,
@@ -175,6 +181,15 @@ VECTORS = [
         BROKER_CHANGE,
         2,
         f"00000001 | 0000000000000009 | 03 | 00 01 ff | 01 01 01 | 02 11 02 {ID_HEX}",
+    ),
+    (metadata.UnregisterBrokerRecord(1, 9), 0, "00000001 | 0000000000000009 | 00"),
+    (metadata.FenceBrokerRecord(1, 9), 0, "00000001 | 0000000000000009 | 00"),
+    (metadata.UnfenceBrokerRecord(1, 9), 0, "00000001 | 0000000000000009 | 00"),
+    (
+        CONTROLLER,
+        0,
+        f"00000003 | {ID_HEX} | 00 | 02 | 02 43 | 02 68 | 9c40 | 0002 | 00"
+        "| 02 | 02 66 | 0001 | 0003 | 00 | 00",
     ),
     (metadata.NoOpRecord(), 0, "00"),
     *(

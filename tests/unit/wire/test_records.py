@@ -251,7 +251,7 @@ def test_records_survive(records, codec):
     batch = encode_batch(records, base_offset=7, compression=codec)
     assert decode_records(batch) == records
     assert read_header(batch).max_timestamp == max(record.timestamp for record in records)
-    assert decode_records(b"before" + batch + b"behind", 6) == records
+    assert decode_records(b"before" + batch + b"after", 6) == records
 
 
 @settings(max_examples=60)

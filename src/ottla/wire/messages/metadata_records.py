@@ -41,6 +41,21 @@ class PartitionRecord(Message, api_key=3, versions="0-2", flexible="0+"):
     )
 
 
+class UnregisterBrokerRecord(Message, api_key=1, versions="0", flexible="0+"):
+    broker_id: int = field(INT32)
+    broker_epoch: int = field(INT64)
+
+
+class FenceBrokerRecord(Message, api_key=7, versions="0", flexible="0+"):
+    id: int = field(INT32)
+    epoch: int = field(INT64)
+
+
+class UnfenceBrokerRecord(Message, api_key=8, versions="0", flexible="0+"):
+    id: int = field(INT32)
+    epoch: int = field(INT64)
+
+
 class ConfigRecord(Message, api_key=4, versions="0", flexible="0+"):
     resource_type: int = field(INT8)
     resource_name: str = field(STRING)
@@ -121,6 +136,27 @@ class BrokerRegistrationChangeRecord(Message, api_key=17, versions="0-2", flexib
     fenced: int = field(INT8, tag=0, tagged="0+")
     in_controlled_shutdown: int = field(INT8, "1+", tag=1, tagged="1+")
     log_dirs: list[bytes] = field(Array(UUID), "2+", tag=2, tagged="2+")
+
+
+class ControllerEndpoint(Struct):
+    name: str = field(STRING)
+    host: str = field(STRING)
+    port: int = field(UINT16)
+    security_protocol: int = field(INT16)
+
+
+class ControllerFeature(Struct):
+    name: str = field(STRING)
+    min_supported_version: int = field(INT16)
+    max_supported_version: int = field(INT16)
+
+
+class RegisterControllerRecord(Message, api_key=27, versions="0", flexible="0+"):
+    controller_id: int = field(INT32)
+    incarnation_id: bytes = field(UUID)
+    zk_migration_ready: bool = field(BOOL)
+    end_points: list[ControllerEndpoint] = field(Array(ControllerEndpoint))
+    features: list[ControllerFeature] = field(Array(ControllerFeature))
 
 
 class NoOpRecord(Message, api_key=20, versions="0", flexible="0+"):

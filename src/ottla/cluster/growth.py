@@ -1,0 +1,52 @@
+"""More replicas for the broker's own topics when nodes come.
+
+Such a topic is created on as many brokers as there are; a cluster that begins with one node and
+becomes three has its groups' offsets on three, without anybody asking.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ottla.cluster.directories import UNASSIGNED_DIRECTORY, default_directory
+from ottla.cluster.elections import Rules, Standing
+from ottla.cluster.image import MetadataImage, TopicImage
+from ottla.types import OFFSETS_TOPIC
+from ottla.wire.messages.metadata_records import PartitionChangeRecord
+
+
+def grown(rules: Rules, standing: Standing, topic: TopicImage) -> list[PartitionChangeRecord]:
+    """The replicas that an internal topic lacks, if any; they stand last and have to catch up."""
+    if topic.name != OFFSETS_TOPIC:
+        return []
+    image = rules.image
+    wanted = min(rules.config.offsets_topic_replication_factor, len(standing.active))
+    load = Counter(node for partition in topic.partitions.values() for node in partition.replicas)
+    records = []
+    for index, partition in topic.partitions.items():
+        if len(partition.replicas) >= wanted:
+            continue
+        replicas, directories = list(partition.replicas), list(partition.directories)
+        directories += [UNASSIGNED_DIRECTORY] * (len(replicas) - len(directories))
+        while len(replicas) < wanted:
+            node_id = _next_replica(image, standing, load, replicas)
+            load[node_id] += 1
+            replicas.append(node_id)
+            directories.append(default_directory(image.brokers[node_id]))
+        records.append(
+            PartitionChangeRecord(
+                partition_id=index, topic_id=topic.id, replicas=replicas, directories=directories
+            )
+        )
+    return records
+
+
+def _next_replica(
+    image: MetadataImage, standing: Standing, load: Counter[int], present: list[int]
+) -> int:
+    """A rack that is not there yet comes first, then whoever has the fewest."""
+    racks = {image.brokers[node].rack for node in present if node in image.brokers}
+    return min(
+        (node for node in standing.active if node not in present),
+        key=lambda node: (image.brokers[node].rack in racks, load[node], node),
+    )

@@ -1,0 +1,1 @@
+"""The tests in a pipeline's own file."""

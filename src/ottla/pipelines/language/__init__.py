@@ -1,0 +1,1 @@
+"""From the file to the model: YAML, variables, keys, rules. No Spark."""

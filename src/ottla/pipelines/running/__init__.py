@@ -1,0 +1,1 @@
+"""A run: flows, their checkpoints, attempts and reports."""

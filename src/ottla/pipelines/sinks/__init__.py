@@ -1,0 +1,1 @@
+"""Where rows go: one file for each kind, behind `contract.py`."""

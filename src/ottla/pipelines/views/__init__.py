@@ -1,0 +1,1 @@
+"""SQL and Python into frames: from names to what each flow reads."""

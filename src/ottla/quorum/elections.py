@@ -1,0 +1,165 @@
+"""Votes asked for, given, refused and counted (KIP-595, KIP-996)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ottla.errors import ErrorCode
+from ottla.quorum.decisions import AppendVoters, AskVote, Lead
+from ottla.quorum.events import VoteAnswered, VoteAsked
+from ottla.quorum.node import Node
+from ottla.quorum.requests import check_epoch_request
+from ottla.quorum.roles import Role
+from ottla.quorum.voters import BEFORE_THE_LOG, ReplicaKey
+from ottla.types import NO_NODE, Offset
+
+BACKOFF_BASE_MS: Final = 100
+PRE_VOTES_PER_ELECTION: Final = 4
+
+
+def vote_asked(node: Node, event: VoteAsked) -> None:
+    # A candidate has made its epoch, so nothing of it can be in a log; a prospective has not.
+    epoch_before = event.epoch if event.pre_vote else event.epoch - 1
+    if not (0 <= event.last_epoch <= epoch_before and event.last_offset >= 0):
+        node.answer(ErrorCode.INVALID_REQUEST)
+        return
+    if not check_epoch_request(node, event.cluster_id, event.candidate.id, event.epoch):
+        return
+    if event.epoch > node.epoch:
+        node.become_unattached(event.epoch)
+    if event.voter is not None and not is_meant(node, event.voter):
+        node.answer(ErrorCode.INVALID_VOTER_KEY)
+        return
+    is_complete = (event.last_epoch, event.last_offset) >= (
+        node.log.last_epoch,
+        node.log.end_offset,
+    )
+    if event.pre_vote:
+        node.answer(granted=is_complete and not _believes_in_its_leader(node))
+        return
+    granted = _grants(node, event.candidate, is_complete)
+    if granted and node.vote is None:
+        node.give_vote(event.candidate)
+    node.answer(granted=granted)
+
+
+def is_meant(node: Node, voter: ReplicaKey) -> bool:
+    """Whether a request is for this node with the disk that it has."""
+    own = node.own.key
+    return voter.id == own.id and voter in (own, ReplicaKey(own.id))
+
+
+def _believes_in_its_leader(node: Node) -> bool:
+    return node.role is Role.LEADER or (node.role is Role.FOLLOWER and node.has_fetched)
+
+
+def _grants(node: Node, candidate: ReplicaKey, is_complete: bool) -> bool:
+    if node.role not in (Role.UNATTACHED, Role.VOTED, Role.PROSPECTIVE):
+        return False
+    if node.vote is not None:
+        return node.vote == candidate
+    return node.leader_id == NO_NODE and candidate.id != node.own.key.id and is_complete
+
+
+def vote_answered(node: Node, event: VoteAnswered) -> None:
+    node.learn(event.epoch, event.leader_id, event.endpoints)
+    asks_now = Role.PROSPECTIVE if event.pre_vote else Role.CANDIDATE
+    if node.role is not asks_now or event.asked_epoch != node.epoch:
+        return
+    if event.error is not ErrorCode.NONE and event.error is not ErrorCode.INVALID_VOTER_KEY:
+        return
+    assert node.ballot is not None
+    node.ballot.record(event.peer, granted=event.granted and event.error is ErrorCode.NONE)
+    if event.pre_vote and event.leader_id == event.peer == node.leader_id:
+        # The leader that was thought dead has answered.
+        node.become_follower(node.epoch, event.peer, node.leader_endpoints)
+    elif node.ballot.is_won:
+        (run if event.pre_vote else win)(node)
+    elif node.ballot.is_lost:
+        (stand_down if event.pre_vote else back_off)(node)
+    elif event.granted or not event.pre_vote:
+        node.calls.answered(event.peer)
+    else:
+        # It may lose its trust in the leader a moment after us.
+        pause_ms = node.times.election_timeout_ms // PRE_VOTES_PER_ELECTION
+        node.calls.repeat(event.peer, node.now_ms + pause_ms)
+
+
+def ask_for_votes(node: Node, peers: list[ReplicaKey]) -> None:
+    node.out.extend(
+        AskVote(
+            peer,
+            node.epoch,
+            node.role is Role.PROSPECTIVE,
+            node.log.last_epoch,
+            node.log.end_offset,
+        )
+        for peer in peers
+    )
+
+
+def stand(node: Node) -> None:
+    """No leader for too long: ask whether we would be elected."""
+    if not node.is_voter:
+        seek(node)
+        return
+    node.become_prospective()
+    if node.ballot is not None and node.ballot.is_won:
+        run(node)
+
+
+def seek(node: Node) -> None:
+    """An observer does not stand: it asks around who has won.
+
+    It may be a voter that does not know it yet, so it must not trust the silent leader further.
+    """
+    node.is_seeking, node.has_fetched = True, False
+    node.deadline_ms = node.now_ms + node.times.fetch_timeout_ms
+
+
+def run(node: Node) -> None:
+    """A majority would elect us: a new epoch, our own vote, and the real question."""
+    node.become_candidate()
+    if node.ballot is not None and node.ballot.is_won:
+        win(node)
+
+
+def win(node: Node) -> None:
+    assert node.ballot is not None
+    granting = node.ballot.granting
+    leadership = node.become_leader()
+    node.out.append(Lead(node.epoch, leadership.start_offset, node.voters.keys, granting))
+    node.calls.begin(node.others, node.now_ms)
+    _write_voters(node)
+
+
+def _write_voters(node: Node) -> None:
+    """The voters that no record tells yet, or with us somewhere else than the record says."""
+    standing = node.history.last
+    listed = standing.voters.get(node.own.key.id)
+    if not node.history.can_change or listed is None:
+        return
+    is_moved = listed.endpoints != node.own.endpoints
+    if standing.offset == BEFORE_THE_LOG or is_moved:
+        voters = standing.voters.updated(node.own)
+        assert voters is not None
+        node.out.append(AppendVoters(voters))
+        node.history.append(Offset(node.log.end_offset + 1), voters)
+
+
+def stand_down(node: Node) -> None:
+    """We would not be elected: back to the leader, if there is one."""
+    if node.leader_id != NO_NODE:
+        node.become_follower(node.epoch, node.leader_id, node.leader_endpoints)
+    elif node.vote is not None:
+        node.give_vote(node.vote)
+    else:
+        node.become_unattached(node.epoch)
+
+
+def back_off(node: Node) -> None:
+    """An election is lost: wait a while that differs from node to node, and longer each time."""
+    steps = node.random.below(2 ** min(node.elections, 20)) + 1
+    pause_ms = min(BACKOFF_BASE_MS * steps, node.times.election_backoff_max_ms)
+    node.deadline_ms = node.now_ms + pause_ms
+    node.calls.begin((), node.now_ms)

@@ -1,0 +1,36 @@
+"""How long the quorum waits for what; each is one of Kafka's settings."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from ottla.config import BrokerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    election_timeout_ms: int = 1000
+    fetch_timeout_ms: int = 2000
+    election_backoff_max_ms: int = 1000
+    request_timeout_ms: int = 2000
+    retry_backoff_ms: int = 20
+
+    @staticmethod
+    def from_config(config: BrokerConfig) -> Times:
+        return Times(
+            election_timeout_ms=config.controller_quorum_election_timeout_ms,
+            fetch_timeout_ms=config.controller_quorum_fetch_timeout_ms,
+            election_backoff_max_ms=config.controller_quorum_election_backoff_max_ms,
+            request_timeout_ms=config.controller_quorum_request_timeout_ms,
+            retry_backoff_ms=config.controller_quorum_retry_backoff_ms,
+        )
+
+    @property
+    def check_quorum_ms(self) -> int:
+        """A leader waits longer than a follower does, so that it hears of a new one first."""
+        return self.fetch_timeout_ms * 3 // 2
+
+    @property
+    def announce_ms(self) -> int:
+        """A voter that has not fetched for so long is told of the leader again."""
+        return self.fetch_timeout_ms // 2

@@ -1,0 +1,49 @@
+"""The leader of a partition asks the controller for another set of in-sync replicas (KIP-497)."""
+
+from ottla.wire.schema import INT8, INT16, INT32, INT64, UUID, Array, Message, Struct, field
+
+
+class BrokerState(Struct):
+    broker_id: int = field(INT32, "3+")
+    broker_epoch: int = field(INT64, "3+", default=-1)
+
+
+class PartitionData(Struct):
+    partition_index: int = field(INT32)
+    leader_epoch: int = field(INT32)
+    new_isr: list[int] = field(Array(INT32), "0-2")
+    new_isr_with_epochs: list[BrokerState] = field(Array(BrokerState), "3+")
+    leader_recovery_state: int = field(INT8, "1+")
+    partition_epoch: int = field(INT32)
+
+
+class TopicData(Struct):
+    topic_id: bytes = field(UUID, "2+")
+    partitions: list[PartitionData] = field(Array(PartitionData))
+
+
+class AlterPartitionRequest(Message, api_key=56, versions="2-3", flexible="0+"):
+    broker_id: int = field(INT32)
+    broker_epoch: int = field(INT64, default=-1)
+    topics: list[TopicData] = field(Array(TopicData))
+
+
+class PartitionResult(Struct):
+    partition_index: int = field(INT32)
+    error_code: int = field(INT16)
+    leader_id: int = field(INT32)
+    leader_epoch: int = field(INT32)
+    isr: list[int] = field(Array(INT32))
+    leader_recovery_state: int = field(INT8, "1+")
+    partition_epoch: int = field(INT32)
+
+
+class TopicResult(Struct):
+    topic_id: bytes = field(UUID, "2+")
+    partitions: list[PartitionResult] = field(Array(PartitionResult))
+
+
+class AlterPartitionResponse(Message, api_key=56, versions="2-3", flexible="0+"):
+    throttle_time_ms: int = field(INT32)
+    error_code: int = field(INT16)
+    topics: list[TopicResult] = field(Array(TopicResult))

@@ -1,0 +1,36 @@
+"""A voter of the metadata log tells its leader where it listens and what it supports (KIP-853)."""
+
+from ottla.wire.schema import INT16, INT32, STRING, UINT16, UUID, Array, Message, Struct, field
+
+
+class VoterListener(Struct):
+    name: str = field(STRING)
+    host: str = field(STRING)
+    port: int = field(UINT16)
+
+
+class KRaftVersionFeature(Struct):
+    min_supported_version: int = field(INT16)
+    max_supported_version: int = field(INT16)
+
+
+class UpdateRaftVoterRequest(Message, api_key=82, versions="0", flexible="0+"):
+    cluster_id: str | None = field(STRING, nullable="0+")
+    current_leader_epoch: int = field(INT32)
+    voter_id: int = field(INT32)
+    voter_directory_id: bytes = field(UUID)
+    listeners: list[VoterListener] = field(Array(VoterListener))
+    k_raft_version_feature: KRaftVersionFeature = field(KRaftVersionFeature)
+
+
+class CurrentLeader(Struct):
+    leader_id: int = field(INT32, default=-1)
+    leader_epoch: int = field(INT32, default=-1)
+    host: str = field(STRING)
+    port: int = field(INT32)
+
+
+class UpdateRaftVoterResponse(Message, api_key=82, versions="0", flexible="0+"):
+    throttle_time_ms: int = field(INT32)
+    error_code: int = field(INT16)
+    current_leader: CurrentLeader = field(CurrentLeader, tag=0, tagged="0+")
