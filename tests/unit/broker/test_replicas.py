@@ -256,6 +256,7 @@ def test_however_many_writes_wait_the_last_can_be_committed(
         node.produce(str(number))
         node.flush()
         assert len(node.partition._ends) <= 5
+        assert node.partition._ends[-1].offset == number + 1
     node.fetched_by(SECOND, 30)
     assert 0 < node.committed <= 30
     node.fetched_by(SECOND, 40)
@@ -294,6 +295,18 @@ def test_a_replica_that_joins_a_leader_alone_is_waited_for() -> None:
     assert node.committed == 1
     node.fetched_by(SECOND, 2)
     assert node.committed == 2
+
+
+def test_what_was_written_before_a_replica_joined_is_committed_with_it() -> None:
+    node = Node()
+    node.lead(replicas=(OWN,), isr=(OWN,))
+    node.produce("a")
+    node.write()
+    node.lead(isr=(OWN, SECOND), partition_epoch=1)
+    node.sync()
+    assert node.committed == 0
+    node.fetched_by(SECOND, 1)
+    assert node.committed == 1
 
 
 # ------------------------------------------------------------------------------ enough replicas
