@@ -26,6 +26,8 @@ HASTE = {
     "ottla.broker.control.snapshots": {"PAUSE_S": 0.01, "PAUSE_AFTER_FAILURE_S": 0.02},
     "ottla.broker.storage.recovery_points": {"PAUSE_S": 0.01},
     "ottla.broker.storage.repairs": {"PROBE_PAUSE_S": 0.02},
+    # In brokers of earlier days.
+    "ottla.broker.storage.partitions": {"PROBE_PAUSE_S": 0.02},
     "ottla.broker.control.runtime": {"LOAD_PAUSE_S": 0.02},
     "ottla.broker.storage.departures": {"RETRY_PAUSE_S": 0.05},
 }
@@ -51,13 +53,13 @@ def in_haste() -> Iterator[None]:
         logging.disable(logging.NOTSET)
 
 
-def _imported(name: str) -> ModuleType:
-    try:
-        return importlib.import_module(name)
-    except ModuleNotFoundError:
-        # A broker of earlier days (`scripts/mutants.py --at`), whose modules were all in one room.
-        package, _, rest = name.rpartition("broker.")
-        return importlib.import_module(f"{package}broker.{rest.rpartition('.')[2]}")
+def _imported(name: str) -> ModuleType | None:
+    """Brokers of earlier days (`scripts/mutants.py --at`) had fewer modules, all in one room."""
+    package, _, rest = name.rpartition("broker.")
+    for known in (name, f"{package}broker.{rest.rpartition('.')[2]}"):
+        with suppress(ModuleNotFoundError):
+            return importlib.import_module(known)
+    return None
 
 
 @contextmanager

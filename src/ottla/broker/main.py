@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -33,7 +33,8 @@ from ottla.broker.network.waiting import Deadlines, Parking
 from ottla.broker.services import Services
 from ottla.broker.storage.checkpoints import Checkpoints
 from ottla.broker.storage.closing import close_partitions
-from ottla.broker.storage.compaction import CompactionChore
+from ottla.broker.storage.compaction import CompactionChore, Compactor
+from ottla.broker.storage.compaction_helper import CompactionHelper
 from ottla.broker.storage.departures import Departures
 from ottla.broker.storage.disk import RealDisk
 from ottla.broker.storage.flusher import STALLED_BYTES_MAX, Flusher
@@ -88,6 +89,7 @@ class Broker:
         clock: Clock | None = None,
         random: Random | None = None,
         threads: Threads | None = None,
+        start_compactor: Callable[[], Awaitable[Compactor]] = CompactionHelper.start,
     ) -> None:
         self.config = config
         self._node_id = NodeId(config.node_id)
@@ -95,6 +97,7 @@ class Broker:
         self._clock = clock or SystemClock()
         self._random = random or SystemEntropy()
         self._threads = threads or RealThreads()
+        self._start_compactor = start_compactor
         self._metrics = Metrics()
         self._outbox = Outbox()
         self._doors: list[Door] = []
@@ -398,6 +401,7 @@ class Broker:
             self._clock,
             self._disk,
             lambda: self._metadata.broker_config,
+            self._start_compactor,
         )
         recovery_points = RecoveryPointsChore(
             self._stores.online, self._checkpoints.save_recovery_points

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from ottla.broker.clock import SystemClock
+from ottla.broker.control.groups import GroupService
 from ottla.broker.control.metadata import MetadataCache
 from ottla.broker.control.metadata_follower import MetadataFollower
 from ottla.broker.counters import Metrics
@@ -26,10 +28,15 @@ from ottla.broker.storage.stores import Store, open_stores
 from ottla.broker.storage.waiters import told
 from ottla.broker.threads import RealThreads
 from ottla.config import BrokerConfig
-from ottla.errors import NotLeader, UnknownTopicOrPartition
+from ottla.errors import (
+    CoordinatorNotAvailable,
+    NotCoordinator,
+    NotLeader,
+    UnknownTopicOrPartition,
+)
 from ottla.log.handles import Handles
 from ottla.testing.disks import MemoryDisk
-from ottla.types import NodeId
+from ottla.types import OFFSETS_TOPIC, NodeId
 from ottla.wire.messages.metadata_records import (
     PartitionChangeRecord,
     PartitionRecord,
@@ -60,7 +67,8 @@ class House:
         self.metadata = MetadataCache(config)
         self.metadata.committed(records)
         self.partitions = Partitions(NO_PARTITION, self.metadata.absence_of)
-        io = self.threads.executor("io", 1)
+        self.config = config
+        io = self.io = self.threads.executor("io", 1)
         self.departures = Departures(self.loop, io, disk, SeededRandom(4))
         self.checkpoints = Checkpoints(
             self.loop,
@@ -129,9 +137,9 @@ class House:
         await asyncio.to_thread(self.threads.join)
 
 
-def topic(*replicas: tuple[int, ...], leader: int = OWN) -> list[Message]:
+def topic(*replicas: tuple[int, ...], leader: int = OWN, name: str = "t") -> list[Message]:
     """A topic with a partition for each list of replicas."""
-    records: list[Message] = [TopicRecord(name="t", topic_id=TOPIC_ID)]
+    records: list[Message] = [TopicRecord(name=name, topic_id=TOPIC_ID)]
     for index, of_one in enumerate(replicas):
         records.append(
             PartitionRecord(
@@ -213,6 +221,35 @@ def test_a_partition_that_moved_away_goes_with_its_files_and_one_that_comes_is_m
         assert not house.partitions.get("t", 0).is_leader
 
     live(story, topic((OWN,)))
+
+
+def test_groups_live_where_their_partition_is_led() -> None:
+    async def story(house: House) -> None:
+        services: Any = SimpleNamespace(
+            loop=house.loop,
+            clock=house.clock,
+            random=SeededRandom(5),
+            io=house.io,
+            node_id=OWN,
+            config=house.config,
+            metadata=house.metadata,
+            partitions=house.partitions,
+        )
+        groups = GroupService()
+        groups.attach(services)
+        groups.start()
+        with pytest.raises(NotCoordinator):
+            groups.shard_of("g")
+        house.metadata.committed([change(leader=OWN)])
+        shard = groups.shard_of("g")
+        await groups._loads[0]
+        house.metadata.committed([change(leader=SECOND)])
+        with pytest.raises(NotCoordinator):
+            groups.shard_of("g")
+        with pytest.raises(CoordinatorNotAvailable):
+            await shard.read(lambda machine, now: None)
+
+    live(story, topic((OWN, SECOND), leader=SECOND, name=OFFSETS_TOPIC))
 
 
 def test_what_was_committed_is_remembered_over_a_start_and_no_more_than_that() -> None:

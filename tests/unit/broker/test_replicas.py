@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -256,6 +257,7 @@ def test_however_many_writes_wait_the_last_can_be_committed(
         node.produce(str(number))
         node.flush()
         assert len(node.partition._ends) <= 5
+        assert node.partition._ends[-1].offset == number + 1
     node.fetched_by(SECOND, 30)
     assert 0 < node.committed <= 30
     node.fetched_by(SECOND, 40)
@@ -294,6 +296,18 @@ def test_a_replica_that_joins_a_leader_alone_is_waited_for() -> None:
     assert node.committed == 1
     node.fetched_by(SECOND, 2)
     assert node.committed == 2
+
+
+def test_what_was_written_before_a_replica_joined_is_committed_with_it() -> None:
+    node = Node()
+    node.lead(replicas=(OWN,), isr=(OWN,))
+    node.produce("a")
+    node.write()
+    node.lead(isr=(OWN, SECOND), partition_epoch=1)
+    node.sync()
+    assert node.committed == 0
+    node.fetched_by(SECOND, 1)
+    assert node.committed == 1
 
 
 # ------------------------------------------------------------------------------ enough replicas
@@ -434,6 +448,7 @@ def test_where_logs_part_is_told_by_epoch() -> None:
     assert partition.divergence(3, 2) is None
     assert partition.divergence(1, 2) == (1, 1)
     assert partition.divergence(2, 2) == (1, 1)
+    assert partition.divergence(2, 1) == (1, 1), "nobody has led in epoch 2"
 
 
 # -------------------------------------------------------------------------------------- followers
@@ -515,6 +530,7 @@ class Storehouse:
         self.node = node
         self.saved: list[tuple[str, int]] = []
         self.meanwhile: Callable[[], object] = lambda: None
+        self.refuses = False
         any_self: Any = self
         self.truncation = Truncation(node.clock, any_self, any_self)
 
@@ -528,6 +544,9 @@ class Storehouse:
         return work(*arguments)
 
     async def save_recovery_point(self, partition: Partition) -> None:
+        if self.refuses:
+            raise OSError(errno.ENOSPC, "full")
+        assert partition.begin_write() is None, "what is queued goes with the cut"
         self.saved.append(("recovery point", partition.recovery_point))
 
     async def save_start_offsets(self, moved: list[Partition]) -> None:
@@ -571,6 +590,24 @@ def test_whoever_waits_for_what_is_cut_off_is_told() -> None:
         await Storehouse(node).truncation.truncate_to(node.partition, LeaderEpoch(1), 1)
         assert isinstance(node.waiter.told["not yet"], NotLeader)
         assert node.partition.end_offset == 0, "what was only queued is gone as well"
+
+    live(story)
+
+
+def test_a_cut_that_cannot_be_begun_leaves_everything_as_it_was() -> None:
+    async def story() -> None:
+        leader, node = Node(), Node(SECOND)
+        leader.lead()
+        node.follow()
+        leader.produce("a")
+        leader.write()
+        replicate(leader, node)
+        store = Storehouse(node)
+        store.refuses = True
+        with pytest.raises(OSError, match="full"):
+            await store.truncation.truncate_to(node.partition, LeaderEpoch(1), 0)
+        node.flush()
+        assert (node.partition.end_offset, node.partition.recovery_point) == (1, 1)
 
     live(story)
 

@@ -7,7 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from ottla.broker.control.metadata import Change, PartitionsAdded, TopicCreated, TopicDeleted
+from ottla.broker.control.metadata import (
+    Change,
+    LeaderChanged,
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
 from ottla.broker.control.runtime import Runtime
 from ottla.broker.control.topic_creation import ensure_topic
 from ottla.broker.deferred import Deferred
@@ -189,10 +195,22 @@ class GroupService:
                 self._open(change.topic.partitions)
             elif isinstance(change, PartitionsAdded) and change.topic.name == OFFSETS_TOPIC:
                 self._open(change.indexes)
+            elif isinstance(change, LeaderChanged) and change.topic.name == OFFSETS_TOPIC:
+                self._follow_leader(change.partition_index, change.partition.leader)
         if OFFSETS_TOPIC in deleted:
             self.close()
         elif deleted:
             self._forget_topics(deleted)
+
+    def _follow_leader(self, index: int, leader: int) -> None:
+        """Groups live where their partition is led."""
+        if leader != self.services.node_id:
+            shard = self._shards.pop(index, None)
+            self._loads.pop(index, None)
+            if shard is not None:
+                shard.close()
+        elif index not in self._shards:
+            self._open((index,))
 
     def _open(self, indexes: Collection[int]) -> None:
         services = self.services

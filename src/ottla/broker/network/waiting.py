@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from ottla.broker.deferred import Deferred
-from ottla.broker.storage.partition_writes import WriteState
+from ottla.broker.storage.write_states import WriteState
 from ottla.errors import InvalidRecord, RequestTimedOut, code_of
 from ottla.wire.messages.produce import (
     BatchIndexAndErrorMessage,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
@@ -42,6 +42,19 @@ LOOK_S_MAX: Final = 30.0
 _PASSING: Final = ("FileNotFoundError",)
 # What the next round would find again, and what only a person can change.
 _LASTING: Final = ("CorruptBatch", "KeyMapTooSmall")
+
+
+class Compactor(Protocol):
+    """Does the work on messages, one job at a time, wherever it runs."""
+
+    cleaned_to: int
+
+    @property
+    def process_id(self) -> int: ...
+
+    def compact(self, job: CompactionJob) -> AsyncGenerator[CleanedSegment, None]: ...
+
+    async def close(self) -> None: ...
 
 
 class RemovesLater(Protocol):
@@ -105,7 +118,9 @@ class CompactionChore:
         clock: Clock,
         disk: Disk,
         config: Callable[[], BrokerConfig],
+        start_compactor: Callable[[], Awaitable[Compactor]] = CompactionHelper.start,
     ) -> None:
+        self._start_compactor = start_compactor
         self._partitions = partitions
         self._stores = stores
         self._removals = removals
@@ -117,7 +132,7 @@ class CompactionChore:
         self._cleaned: dict[Store, dict[TopicPartition, int]] = {}
         self._topic_ids: dict[TopicPartition, bytes] = {}
         self._given_up: dict[TopicPartition, _GivenUp] = {}
-        self._helper: CompactionHelper | None = None
+        self._helper: Compactor | None = None
         self.ratios: dict[TopicPartition, float] = {}
         self.last_run_ms = 0
         self.logs_cleaned = 0
@@ -246,7 +261,7 @@ class CompactionChore:
             100 * state.ratio,
         )
         if self._helper is None:
-            self._helper = await CompactionHelper.start()
+            self._helper = await self._start_compactor()
         job = self._job(look, state)
         try:
             await wait_out(self._save_recovery_point(partition))

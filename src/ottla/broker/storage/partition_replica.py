@@ -315,8 +315,6 @@ class PartitionReplica(PartitionWrites):
                 raise StorageFailed(f"{self.name} takes no more writes")
             await told(self.when_quiet)
         self._is_cut_under_way = True
-        # What is queued is not in the log yet, and goes with the cut.
-        self._queued_bytes = 0
         try:
             yield
         finally:
@@ -353,6 +351,11 @@ class PartitionReplica(PartitionWrites):
         log = self._log
         self._ends = deque(end for end in self._ends if end.offset < log.written.offset)
         self._ends.append(log.written)
+        if log.written.offset < log.end_offset:
+            # It came to nothing: what was queued before still is.
+            self._queue()
+        else:
+            self._queued_bytes = 0
         if log.end_offset < self.high_watermark.offset or (
             self.high_watermark.offset < log.start_offset
         ):
