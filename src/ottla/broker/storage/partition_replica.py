@@ -295,6 +295,15 @@ class PartitionReplica(PartitionWrites):
         else:
             self._waiters.add_durable(log.end_offset, waiter, item)
 
+    @property
+    def synced_offset(self) -> int:
+        """All before it is on stable storage here."""
+        return self._log.synced.offset
+
+    @property
+    def is_all_synced(self) -> bool:
+        return self._log.synced.offset >= self._log.end_offset
+
     def take_leader_high_watermark(self, offset: int) -> None:
         assert not self.is_leader, f"{self.name}: a leader has its own high watermark"
         self._leader_high_watermark = max(self._leader_high_watermark, offset)
