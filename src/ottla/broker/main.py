@@ -6,7 +6,7 @@ import asyncio
 import errno
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -75,6 +75,21 @@ class ReadyInfo(NamedTuple):
     data_dir: str
     was_clean: bool
     seconds: float
+
+
+class LocalLeadership:
+    """Of the only node: it is the controller for as long as it lives."""
+
+    def __init__(self, node_id: NodeId, epoch: LeaderEpoch) -> None:
+        self.leader_id = node_id
+        self.leader_epoch = epoch
+        self.is_leader = True
+
+    def address_of(self, node_id: NodeId) -> str | None:
+        return None
+
+    def on_leader_change(self, callback: Callable[[], None]) -> None:
+        """It never does."""
 
 
 class Broker:
@@ -191,13 +206,19 @@ class Broker:
             self._node_id,
         )
         self._lead_metadata(partition, epoch)
+        self._leadership = LocalLeadership(self._node_id, epoch)
         self._metadata = MetadataCache(self.config)
         self._controller = Runtime(
             self._loop,
             self._clock,
             self._io,
             partition,
-            Controller(self.config, self._random),
+            Controller(
+                self.config,
+                self._random,
+                self._stores.cluster_id,
+                self.config.broker_session_timeout_ms,
+            ),
             self._metadata.committed,
             self._snapshots.newest,
         )
@@ -256,6 +277,7 @@ class Broker:
             cluster_id=self._stores.cluster_id,
             metadata=self._metadata,
             controller=self._controller,
+            leadership=self._leadership,
             groups=GroupService(),
             stores=self._stores,
             partitions=self._partitions,
@@ -279,9 +301,10 @@ class Broker:
 
     async def _listen(self, services: Services) -> list[Address]:
         """Binds all sockets without serving yet; a taken port stops the start here."""
+        services.router = Router(services)
         self._connections = Connections(
             self._loop,
-            Router(services),
+            services.router,
             Limits(self.config),
             self._metrics,
             self._outbox,

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ottla.broker.control.groups import GroupService
     from ottla.broker.control.metadata import MetadataCache
+    from ottla.broker.control.needs import Leadership
     from ottla.broker.control.runtime import Runtime
     from ottla.broker.counters import Metrics
     from ottla.broker.network.fetch_sessions import FetchSessions
+    from ottla.broker.network.router import Router
     from ottla.broker.network.waiting import Deadlines, Parking
     from ottla.broker.storage.opening import Opening
     from ottla.broker.storage.partitions import Partitions
@@ -35,6 +37,7 @@ class Services:
     cluster_id: str
     metadata: MetadataCache
     controller: Runtime[Controller]
+    leadership: Leadership
     groups: GroupService
     stores: Stores
     partitions: Partitions
@@ -45,3 +48,4 @@ class Services:
     parking: Parking
     opening: Opening
     metrics: Metrics
+    router: Router = field(init=False)
