@@ -214,7 +214,12 @@ class Broker:
             self._clock,
             self._io,
             partition,
-            Controller(self.config, self._random),
+            Controller(
+                self.config,
+                self._random,
+                self._stores.cluster_id,
+                self.config.broker_session_timeout_ms,
+            ),
             self._metadata.committed,
             self._snapshots.newest,
         )
@@ -297,6 +302,7 @@ class Broker:
             cluster_id=self._stores.cluster_id,
             metadata=self._metadata,
             controller=self._controller,
+            leadership=self._quorum,
             groups=GroupService(),
             stores=self._stores,
             partitions=self._partitions,
@@ -320,9 +326,10 @@ class Broker:
 
     async def _listen(self, services: Services) -> list[Address]:
         """Binds all sockets without serving yet; a taken port stops the start here."""
+        services.router = Router(services)
         self._connections = Connections(
             self._loop,
-            Router(services),
+            services.router,
             Limits(self.config),
             self._metrics,
             self._outbox,

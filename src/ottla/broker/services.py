@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ottla.broker.control.groups import GroupService
     from ottla.broker.control.metadata import MetadataCache
+    from ottla.broker.control.needs import Leadership
     from ottla.broker.control.runtime import Runtime
     from ottla.broker.counters import Metrics
     from ottla.broker.network.fetch_sessions import FetchSessions
+    from ottla.broker.network.router import Router
     from ottla.broker.network.waiting import Deadlines, Parking
     from ottla.broker.storage.opening import Opening
     from ottla.broker.storage.partition import Partition
@@ -41,6 +43,7 @@ class Services:
     cluster_id: str
     metadata: MetadataCache
     controller: Runtime[Controller]
+    leadership: Leadership
     groups: GroupService
     stores: Stores
     partitions: Partitions
@@ -53,3 +56,4 @@ class Services:
     metrics: Metrics
     # A follower has come far enough to be in sync: the controller is to be asked.
     on_joining: Callable[[Partition], None] = _nobody_asks
+    router: Router = field(init=False)
