@@ -13,11 +13,13 @@ from typing import Final, NamedTuple
 from ottla.broker import logs
 from ottla.broker.chores import Chores
 from ottla.broker.clock import SystemClock, SystemEntropy
+from ottla.broker.control.channel import ControllerChannel
 from ottla.broker.control.groups import GroupService
+from ottla.broker.control.lifecycle import Lifecycle
 from ottla.broker.control.metadata import BrokerConfigChanged, Change, MetadataCache
 from ottla.broker.control.metadata_follower import MetadataFollower
 from ottla.broker.control.metadata_log import MetadataLog
-from ottla.broker.control.registration import register
+from ottla.broker.control.producer_ids import ProducerIds
 from ottla.broker.control.reports import Reports
 from ottla.broker.control.runtime import Runtime
 from ottla.broker.control.snapshots import MetadataSnapshots
@@ -49,15 +51,16 @@ from ottla.broker.storage.scrubbing import ScrubChore
 from ottla.broker.storage.stores import METADATA_PARTITION, Store, is_no_room, open_stores
 from ottla.broker.storage.truncation import Truncation
 from ottla.broker.threads import RealThreads
-from ottla.cluster.brokers import Registration
 from ottla.cluster.controller import Controller
+from ottla.cluster.image import NO_BROKER_EPOCH
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.config.listeners import Address
 from ottla.errors import CannotStart, OttlaError, StorageFailed
 from ottla.log.handles import Handles
 from ottla.ports import Clock, Disk, Random, Threads
 from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, LeaderEpoch, NodeId
-from ottla.wire.messages.metadata_records import BrokerEndpoint
+from ottla.wire.messages.broker_registration import Listener
+from ottla.wire.schema import Message
 
 logger = logging.getLogger(__name__)
 
@@ -158,6 +161,7 @@ class Broker:
         self._chores.start()
         self._register_storage(recovery_s)
         services.groups.start()
+        await self._lifecycle.become_unfenced()
         for door in self._doors:
             await door.open()
         self._connections.start()
@@ -230,7 +234,19 @@ class Broker:
         partition.lead(epoch, voters, voters, 0, self._clock.now().steady_ms)
 
     def _wire_partitions(self) -> None:
-        self._reports = Reports(self._loop, self._controller, self.config.node_id)
+        self._channel = ControllerChannel(
+            self._leadership, self._random, self.config.node_id, self._answer
+        )
+        self._lifecycle = Lifecycle(
+            self.config,
+            self._stores.cluster_id,
+            self._random.bytes(16),
+            NO_BROKER_EPOCH if self._stores.clean_epoch is None else self._stores.clean_epoch,
+            self._channel,
+            self._metadata,
+            lambda: self._controller.published_offset,
+        )
+        self._reports = Reports(self._loop, self.config, self._channel, self._lifecycle)
         self._partitions = Partitions(self._controller.partition, self._metadata.absence_of)
         self._departures = Departures(self._loop, self._io, self._disk, self._random)
         self._repairs = Repairs(self._loop, self._clock, self._partitions, self._renew_epoch)
@@ -264,6 +280,9 @@ class Broker:
             self._reports.places,
         )
 
+    async def _answer(self, request: Message) -> Message:
+        return await self._services.router.answer(request)
+
     def _new_services(self) -> Services:
         deadlines = Deadlines(self._loop)
         services = Services(
@@ -278,6 +297,13 @@ class Broker:
             metadata=self._metadata,
             controller=self._controller,
             leadership=self._leadership,
+            channel=self._channel,
+            producer_ids=ProducerIds(
+                self._channel,
+                self.config.node_id,
+                lambda: self._lifecycle.epoch,
+                self.config.request_timeout_ms / 1000,
+            ),
             groups=GroupService(),
             stores=self._stores,
             partitions=self._partitions,
@@ -343,19 +369,12 @@ class Broker:
         self._doors.append(self._http_door)
 
     async def _join_cluster(self, bound: list[Address]) -> None:
-        """Registers this broker and begins a new leader epoch for all it leads."""
-        endpoints = []
+        listeners = []
         for position, listener in enumerate(self.config.advertised()):
             port = listener.port or bound[position].port
-            endpoints.append(BrokerEndpoint(listener.name, listener.host, port, 0))
-        registration = Registration(
-            self.config.node_id,
-            self._random.bytes(16),
-            endpoints,
-            self.config.broker_rack,
-            [store.directory_id for store in self._stores.online() if store.takes_partitions],
-        )
-        self._broker_epoch = await register(self._controller, registration)
+            listeners.append(Listener(listener.name, listener.host, port, 0))
+        online = [store for store in self._stores.online() if store.takes_partitions]
+        await self._lifecycle.register(listeners, [store.directory_id for store in online])
 
     # ------------------------------------------------------------------------ data directories
 
@@ -364,7 +383,15 @@ class Broker:
         if partition is self._controller.partition:
             self._lead_metadata(partition, await self._stores.metadata.run(self._log.win_epoch))
         else:
-            await self._reports.renew_epoch(partition)
+            await self._renew_leading(partition)
+
+    async def _renew_leading(self, partition: Partition) -> None:
+        place = (partition.topic_id, partition.index)
+        await self._controller.submit(
+            lambda machine, now, ticket: machine.renew_leader_epoch(
+                self.config.node_id, *place, now, ticket
+            )
+        )
 
     def _take_offline(self, store: Store, error: OSError) -> None:
         """A directory's disk has failed. Without the metadata's, or any, there is no broker."""
@@ -453,6 +480,7 @@ class Broker:
     # -------------------------------------------------------------------------------- stopping
 
     async def stop(self) -> None:
+        await self._lifecycle.leave()
         for door in self._doors:
             door.close()
         if self._preloading is not None:
@@ -469,6 +497,7 @@ class Broker:
         self._services.deadlines.close()
         self._services.opening.close()
         self._reports.close()
+        self._channel.close()
         self._checkpoints.stop()
         self._repairs.stop()
         await asyncio.gather(*map(self._stop_flushers, self._stores))
@@ -495,7 +524,7 @@ class Broker:
 
     def _leave_clean_marker(self, store: Store) -> None:
         try:
-            store.data.leave_clean_marker(self._broker_epoch)
+            store.data.leave_clean_marker(self._lifecycle.epoch)
         except OSError as error:
             logger.error("%s: the next start will check what is there: %s", store.path, error)
 

@@ -7,7 +7,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
-from ottla.broker.control.metadata import Change, PartitionsAdded, TopicCreated, TopicDeleted
+from ottla.broker.control.metadata import (
+    Change,
+    LeaderChanged,
+    PartitionsAdded,
+    TopicCreated,
+    TopicDeleted,
+)
 from ottla.broker.control.runtime import Runtime
 from ottla.broker.control.topic_creation import ensure_topic
 from ottla.broker.deferred import Deferred
@@ -189,10 +195,23 @@ class GroupService:
                 self._open(change.topic.partitions)
             elif isinstance(change, PartitionsAdded) and change.topic.name == OFFSETS_TOPIC:
                 self._open(change.indexes)
+            elif isinstance(change, LeaderChanged) and change.topic.name == OFFSETS_TOPIC:
+                self._lead_or_leave(change.partition_index, change.partition.leader)
         if OFFSETS_TOPIC in deleted:
             self.close()
         elif deleted:
             self._forget_topics(deleted)
+
+    def _lead_or_leave(self, index: int, leader: int) -> None:
+        """A shard stays as it is where only the epoch of its leader is new."""
+        if leader == self.services.node_id:
+            if index not in self._shards:
+                self._open((index,))
+        elif index in self._shards:
+            self._loads.pop(index)
+            self._shards.pop(index).close(
+                NotCoordinator(f"{OFFSETS_TOPIC}-{index} is led by node {leader}")
+            )
 
     def _open(self, indexes: Collection[int]) -> None:
         services = self.services

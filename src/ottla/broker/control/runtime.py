@@ -379,11 +379,13 @@ class Runtime(Generic[S]):
             self._timer.cancel()
             self._timer = None
 
-    def close(self) -> None:
+    def close(self, reason: OttlaError | None = None) -> None:
+        """Whoever waits is told the reason."""
         self._is_closed = True
         if self._loading is not None:
             self._loading.cancel()
-        self._fail_everybody(CoordinatorNotAvailable(f"{self.partition.name} is closed here"))
+        closed = CoordinatorNotAvailable(f"{self.partition.name} is closed here")
+        self._fail_everybody(reason or closed)
 
 
 def _fail(tickets: Iterable[Ticket], error: OttlaError) -> None:
