@@ -35,6 +35,7 @@ from ottla.broker.network.doors import Door
 from ottla.broker.network.fetch_sessions import FetchSessions
 from ottla.broker.network.router import APIS, Router
 from ottla.broker.network.waiting import Deadlines, Parking
+from ottla.broker.replication.replication import Replication
 from ottla.broker.services import Services
 from ottla.broker.storage.checkpoints import Checkpoints
 from ottla.broker.storage.closing import close_partitions
@@ -284,6 +285,22 @@ class Broker:
             self._repairs,
             self.config.log_flush_offset_checkpoint_interval_ms / 1000,
         )
+        self._truncation = Truncation(self._clock, self._stores, self._checkpoints)
+        self._shortener = Shortener(
+            self._loop, self._disk, self._stores, self._checkpoints.save_start_offsets
+        )
+        self._replication = Replication(
+            self._loop,
+            self._clock,
+            self.config,
+            self._metadata,
+            self._partitions,
+            self._channel,
+            lambda: self._lifecycle.epoch,
+            self._truncation,
+            self._shortener.shorten,
+        )
+        self._lifecycle.on_registered = self._replication.start
         opener = PartitionOpener(
             self._node_id,
             self._clock,
@@ -303,6 +320,7 @@ class Broker:
             self._departures,
             self._metrics,
             self._reports.places,
+            self._replication.followers.role_changed,
         )
 
     async def _answer(self, request: Message) -> Message:
@@ -332,10 +350,8 @@ class Broker:
             groups=GroupService(),
             stores=self._stores,
             partitions=self._partitions,
-            shortener=Shortener(
-                self._loop, self._disk, self._stores, self._checkpoints.save_start_offsets
-            ),
-            truncation=Truncation(self._clock, self._stores, self._checkpoints),
+            shortener=self._shortener,
+            truncation=self._truncation,
             fetch_sessions=FetchSessions(
                 self._clock,
                 self._random,
@@ -345,6 +361,7 @@ class Broker:
             parking=Parking(self._loop, deadlines),
             opening=Opening(self._threads),
             metrics=self._metrics,
+            on_joining=self._replication.in_sync.notice,
         )
         services.groups.attach(services)
         self._services = services
@@ -483,7 +500,14 @@ class Broker:
             self._stores.online, self._checkpoints.save_recovery_points
         )
         return Chores(
-            (self._snapshots, self._retention, self.scrub, self.compaction, recovery_points)
+            (
+                self._snapshots,
+                self._retention,
+                self.scrub,
+                self.compaction,
+                recovery_points,
+                self._replication.in_sync,
+            )
         )
 
     def _register_storage(self, recovery_s: float) -> None:
@@ -520,6 +544,7 @@ class Broker:
         if self._http_door is not None:
             self._http.close()
         await self._chores.stop()
+        await self._replication.stop()
         await self._snapshots.finish()
         await self._services.shortener.close()
         self._services.groups.close()

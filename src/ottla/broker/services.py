@@ -29,10 +29,6 @@ if TYPE_CHECKING:
     from ottla.ports import Clock, Disk, Executor, Random
 
 
-def _nobody_asks(partition: Partition) -> None:
-    """Where there is one node, nobody joins."""
-
-
 @dataclass(slots=True)
 class Services:
     config: BrokerConfig
@@ -59,5 +55,5 @@ class Services:
     opening: Opening
     metrics: Metrics
     # A follower has come far enough to be in sync: the controller is to be asked.
-    on_joining: Callable[[Partition], None] = _nobody_asks
+    on_joining: Callable[[Partition], None]
     router: Router = field(init=False)

@@ -99,6 +99,7 @@ class House:
             self.departures,
             metrics,
             lambda assignments: None,
+            lambda partition: None,
         )
         self.follower.open_all()
         self.metadata.on_change(self.follower.follow)

@@ -69,6 +69,8 @@ class Lifecycle:
         self._beating: asyncio.Task[None] | None = None
         self._request = BrokerRegistrationRequest()
         self.epoch = NO_BROKER_EPOCH
+        # Told of each registration: what this broker says is of another life from then on.
+        self.on_registered: Callable[[], None] = lambda: None
 
     # ------------------------------------------------------------------------------- starting
 
@@ -96,6 +98,7 @@ class Lifecycle:
     async def _register(self) -> None:
         reply = await self._channel.ask(self._request, BrokerRegistrationResponse, self._timeout_s)
         self.epoch = reply.broker_epoch
+        self.on_registered()
 
     async def become_unfenced(self) -> None:
         """Returns when this broker leads what it is to lead."""

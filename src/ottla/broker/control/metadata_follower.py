@@ -46,6 +46,7 @@ class MetadataFollower:
         departures: Departures,
         metrics: Metrics,
         on_placed: Callable[[list[Assignment]], None],
+        on_role: Callable[[Partition], None],
     ) -> None:
         self._node_id = node_id
         self._clock = clock
@@ -56,6 +57,7 @@ class MetadataFollower:
         self._departures = departures
         self._metrics = metrics
         self._on_placed = on_placed
+        self._on_role = on_role
 
     def open_all(self) -> None:
         """At start, blocking: opens the log of every partition that has a replica here."""
@@ -96,6 +98,7 @@ class MetadataFollower:
             )
         else:
             partition.follow(image.leader_epoch, NodeId(image.leader))
+        self._on_role(partition)
 
     def _wanted(self, topic: TopicImage, index: int) -> Wanted:
         config, image = self._metadata.topic_config(topic.name), topic.partitions[index]
@@ -189,6 +192,7 @@ class MetadataFollower:
         leaving = []
         for partition in partitions:
             partition.leave(error)
+            self._on_role(partition)
             if partition.is_busy:
                 # A thread may be making its files: nobody may have the name before it is back.
                 self._departures.expect(partition.data, partition.name)

@@ -1,0 +1,105 @@
+"""What this node follows and what follows it, wired to the metadata and the controller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from ottla.broker.control.channel import ControllerChannel
+from ottla.broker.control.metadata import MetadataCache
+from ottla.broker.replication.fetcher import FetchLimits
+from ottla.broker.replication.followers import Followers
+from ottla.broker.replication.in_sync import InSyncKeeper
+from ottla.client.connection import Connection
+from ottla.client.failures import CannotConnect
+from ottla.client.settings import ClientSettings, join_address
+from ottla.config import BrokerConfig
+from ottla.errors import StorageFailed
+from ottla.ports import Clock
+from ottla.types import NODE_SOFTWARE, NodeId
+from ottla.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
+
+if TYPE_CHECKING:
+    from ottla.broker.storage.partition import Partition
+    from ottla.broker.storage.partitions import Partitions
+    from ottla.broker.storage.truncation import Truncation
+
+Shorten = Callable[[Mapping["Partition", int]], Awaitable[Mapping["Partition", OSError]]]
+
+
+class Replication:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        config: BrokerConfig,
+        metadata: MetadataCache,
+        partitions: Partitions,
+        channel: ControllerChannel,
+        broker_epoch: Callable[[], int],
+        truncation: Truncation,
+        shorten: Shorten,
+    ) -> None:
+        self._config = config
+        self._metadata = metadata
+        self._partitions = partitions
+        self._channel = channel
+        self._broker_epoch = broker_epoch
+        self._shorten = shorten
+        self._settings = ClientSettings((), f"node-{config.node_id}", NODE_SOFTWARE)
+        self.followers = Followers(
+            loop,
+            clock,
+            NodeId(config.node_id),
+            FetchLimits(
+                wait_ms=config.replica_fetch_wait_max_ms,
+                min_bytes=config.replica_fetch_min_bytes,
+                max_bytes=config.replica_fetch_response_max_bytes,
+                partition_bytes_max=config.replica_fetch_max_bytes,
+            ),
+            self._connect,
+            truncation,
+            self._cut_start,
+        )
+        self.in_sync = InSyncKeeper(
+            clock,
+            config.node_id,
+            broker_epoch,
+            self._led,
+            lambda: metadata.broker_config.replica_lag_time_max_ms,
+            self._ask,
+        )
+
+    def start(self) -> None:
+        """The node is registered: its fetches count as those of this life."""
+        self.followers.start(self._broker_epoch())
+
+    async def stop(self) -> None:
+        await self.in_sync.stop()
+        await self.followers.stop()
+
+    def _led(self) -> Iterator[Partition]:
+        """What this node leads and others follow."""
+        for partition in self._partitions:
+            replicas = partition.replicas
+            if replicas is not None and len(replicas.replicas) > 1:
+                yield partition
+
+    async def _connect(self, leader: NodeId) -> Connection:
+        broker = self._metadata.image.brokers.get(leader)
+        name = self._config.advertised()[0].name
+        endpoint = None if broker is None else broker.endpoints.get(name)
+        if endpoint is None:
+            raise CannotConnect(f"node {leader} has no listener {name}")
+        return await Connection.open(join_address(endpoint.host, endpoint.port), self._settings)
+
+    async def _cut_start(self, partition: Partition, offset: int) -> None:
+        """The leader has deleted all before `offset`."""
+        failed = await self._shorten({partition: min(offset, partition.high_watermark.offset)})
+        if partition in failed:
+            raise StorageFailed(f"{partition.name}: {failed[partition]}")
+
+    async def _ask(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        timeout_s = self._config.request_timeout_ms / 1000
+        return await self._channel.ask(request, AlterPartitionResponse, timeout_s)
