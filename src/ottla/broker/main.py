@@ -136,6 +136,8 @@ class Broker:
         self._wire_partitions()
         services = self._new_services()
         addresses = await self._listen(services)
+        if self._quorum.has_others:
+            await self._join_quorum()
         await self._join_cluster(addresses)
         opening_s = self._clock.steady_s()
         self._follower.open_all()
@@ -150,8 +152,8 @@ class Broker:
         self._chores.start()
         self._register_storage(recovery_s)
         services.groups.start()
-        for door in self._doors:
-            await door.open()
+        if not self._quorum.has_others:
+            await self._open_doors()
         self._connections.start()
         self._probe = LoopDelayProbe(self._loop, self._metrics.loop_delay)
         self._probe.start()
@@ -294,6 +296,7 @@ class Broker:
             cluster_id=self._stores.cluster_id,
             metadata=self._metadata,
             controller=self._controller,
+            quorum=self._quorum,
             groups=GroupService(),
             stores=self._stores,
             partitions=self._partitions,
@@ -339,6 +342,17 @@ class Broker:
         bound = [door.address for door in self._doors]
         await self._bind_http()
         return bound
+
+    async def _open_doors(self) -> None:
+        for door in self._doors:
+            await door.open()
+
+    async def _join_quorum(self) -> None:
+        """Returns when there is a leader, and what it has committed is known here."""
+        self._quorum.cut_with(self._services.truncation)
+        await self._open_doors()
+        await self._quorum.start()
+        await self._quorum.ready()
 
     async def _bind_http(self) -> None:
         self._http_door: Door | None = None
@@ -472,6 +486,8 @@ class Broker:
     # -------------------------------------------------------------------------------- stopping
 
     async def stop(self) -> None:
+        if self._quorum.has_others:
+            await self._quorum.resign()
         for door in self._doors:
             door.close()
         if self._preloading is not None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from ottla.broker.control.groups import GroupService
     from ottla.broker.control.metadata import MetadataCache
+    from ottla.broker.control.metadata_quorum import MetadataQuorum
     from ottla.broker.control.runtime import Runtime
     from ottla.broker.counters import Metrics
     from ottla.broker.network.fetch_sessions import FetchSessions
@@ -35,6 +36,7 @@ class Services:
     cluster_id: str
     metadata: MetadataCache
     controller: Runtime[Controller]
+    quorum: MetadataQuorum
     groups: GroupService
     stores: Stores
     partitions: Partitions

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -12,6 +13,27 @@ if TYPE_CHECKING:
     from ottla.cluster.controller import Controller
     from ottla.config import BrokerConfig
     from ottla.ports import Clock, Executor, Random
+    from ottla.types import NodeId
+
+
+class Leadership(Protocol):
+    """Who the controller is: the leader of the metadata log."""
+
+    @property
+    def leader_id(self) -> NodeId:
+        """NO_NODE while nobody is known to lead."""
+
+    @property
+    def leader_epoch(self) -> int: ...
+
+    @property
+    def is_leader(self) -> bool: ...
+
+    def address_of(self, node_id: NodeId) -> str | None:
+        """Where a voter is reached; None when nobody has said."""
+
+    def on_leader_change(self, callback: Callable[[], None]) -> None:
+        """Told when another node leads, under another epoch, or nobody does."""
 
 
 class ControlServices(Protocol):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Awaitable, Iterable
 
 from ottla.broker.deferred import Deferred
+from ottla.broker.handlers.metadata_fetch import MetadataFetch, is_of_metadata
 from ottla.broker.network.fetch_sessions import (
     FINAL_EPOCH,
     FULL_EPOCH,
@@ -48,7 +49,9 @@ FOLLOWERS_VERSION = 11
 
 def handle(
     services: Services, context: RequestContext, request: FetchRequest
-) -> Deferred[FetchResponse] | FetchResponse:
+) -> Deferred[FetchResponse] | FetchResponse | Awaitable[Deferred[FetchResponse] | FetchResponse]:
+    if is_of_metadata(request):
+        return MetadataFetch(services, request).start()
     if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
         raise InvalidRequest("this cluster has no followers yet")
     return Fetch(services, context, request).start()

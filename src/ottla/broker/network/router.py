@@ -60,6 +60,10 @@ class ApiKey(IntEnum):
     DELETE_GROUPS = 42
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
+    VOTE = 52
+    BEGIN_QUORUM_EPOCH = 53
+    END_QUORUM_EPOCH = 54
+    DESCRIBE_QUORUM = 55
     DESCRIBE_CLUSTER = 60
     DESCRIBE_TOPIC_PARTITIONS = 75
 
@@ -116,6 +120,10 @@ APIS: Final[dict[int, Api]] = {
         Api(ApiKey.DELETE_GROUPS, 0, 2, 2),
         Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1),
         Api(ApiKey.OFFSET_DELETE, 0, 0, NEVER_FLEXIBLE),
+        Api(ApiKey.VOTE, 0, 2, 0),
+        Api(ApiKey.BEGIN_QUORUM_EPOCH, 0, 1, 1),
+        Api(ApiKey.END_QUORUM_EPOCH, 0, 1, 1),
+        Api(ApiKey.DESCRIBE_QUORUM, 0, 2, 0),
         Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0),
         Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0),
     )

@@ -110,7 +110,9 @@ class PartitionReplica(PartitionWrites):
         else:
             known.decided(replicas, isr, partition_epoch, now_ms)
         self._alone = self._rule is None and known.replicas == {self.node_id}
-        if not self._alone and self._ends[-1].offset < self._log.written.offset:
+        # A follower that has committed all it has remembers no end.
+        last = self._ends[-1] if self._ends else self.high_watermark
+        if not self._alone and last.offset < self._log.written.offset:
             self._ends.append(self._log.written)
         self._commit()
 
