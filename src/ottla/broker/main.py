@@ -143,6 +143,8 @@ class Broker:
         self._wire_partitions()
         services = self._new_services()
         addresses = await self._listen(services)
+        if self._quorum.has_others:
+            await self._join_quorum()
         await self._join_cluster(addresses)
         opening_s = self._clock.steady_s()
         self._follower.open_all()
@@ -158,8 +160,8 @@ class Broker:
         self._register_storage(recovery_s)
         services.groups.start()
         await self._lifecycle.become_unfenced()
-        for door in self._doors:
-            await door.open()
+        if not self._quorum.has_others:
+            await self._open_doors()
         self._connections.start()
         self._probe = LoopDelayProbe(self._loop, self._metrics.loop_delay)
         self._probe.start()
@@ -340,6 +342,7 @@ class Broker:
             metadata=self._metadata,
             controller=self._controller,
             leadership=self._quorum,
+            quorum=self._quorum,
             channel=self._channel,
             producer_ids=ProducerIds(
                 self._channel,
@@ -392,6 +395,17 @@ class Broker:
         bound = [door.address for door in self._doors]
         await self._bind_http()
         return bound
+
+    async def _open_doors(self) -> None:
+        for door in self._doors:
+            await door.open()
+
+    async def _join_quorum(self) -> None:
+        """Returns when there is a leader, and what it has committed is known here."""
+        self._quorum.cut_with(self._services.truncation)
+        await self._open_doors()
+        await self._quorum.start()
+        await self._quorum.ready()
 
     async def _bind_http(self) -> None:
         self._http_door: Door | None = None
@@ -535,6 +549,8 @@ class Broker:
 
     async def stop(self) -> None:
         await self._lifecycle.leave()
+        if self._quorum.has_others:
+            await self._quorum.resign()
         for door in self._doors:
             door.close()
         if self._preloading is not None:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ottla.broker.control.channel import ControllerChannel
     from ottla.broker.control.groups import GroupService
     from ottla.broker.control.metadata import MetadataCache
+    from ottla.broker.control.metadata_quorum import MetadataQuorum
     from ottla.broker.control.needs import Leadership
     from ottla.broker.control.producer_ids import ProducerIds
     from ottla.broker.control.runtime import Runtime
@@ -42,6 +43,7 @@ class Services:
     metadata: MetadataCache
     controller: Runtime[Controller]
     leadership: Leadership
+    quorum: MetadataQuorum
     channel: ControllerChannel
     producer_ids: ProducerIds
     groups: GroupService

@@ -11,8 +11,10 @@ from ottla.config.listeners import (
     WILDCARDS,
     Address,
     Listener,
+    VoterAddress,
     parse_address,
     parse_listeners,
+    parse_voters,
 )
 from ottla.config.setting import (
     INT_MAX,
@@ -305,6 +307,11 @@ class BrokerConfig(Settings):
     )
 
     # The metadata quorum
+    controller_quorum_voters: Names = setting(
+        (),
+        "The nodes that vote on the metadata, this one among them, as id@host:port separated by "
+        "commas, the same on every node; empty means this node alone.",
+    )
     controller_quorum_election_timeout_ms: int = setting(
         1000,
         "How long a voter waits for the outcome of an election before it stands itself; a random "
@@ -528,6 +535,10 @@ class BrokerConfig(Settings):
         listeners = parse_listeners(self.advertised_listeners, "advertised.listeners")
         return listeners or self.bound()
 
+    def voters(self) -> tuple[VoterAddress, ...]:
+        """Who votes on the metadata; nobody named means this node alone."""
+        return parse_voters(self.controller_quorum_voters, "controller.quorum.voters")
+
     def http_address(self) -> Address | None:
         """Where health and metrics are served."""
         if not self.http_listener:
@@ -537,6 +548,7 @@ class BrokerConfig(Settings):
     def check(self) -> None:
         """The rules that span several settings."""
         _check_listeners(self)
+        _check_voters(self)
         self.http_address()
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise InvalidConfig(
@@ -550,6 +562,15 @@ class BrokerConfig(Settings):
                 f"socket.request.max.bytes, which is {self.socket_request_max_bytes}."
             )
         TopicConfig.resolve(self, {})
+
+
+def _check_voters(config: BrokerConfig) -> None:
+    voters = config.voters()
+    if voters and config.node_id not in {voter.node_id for voter in voters}:
+        raise InvalidConfig(
+            f"controller.quorum.voters does not name node.id={config.node_id}, and a node that "
+            "does not vote is not supported yet; add this node, or give it one of these ids."
+        )
 
 
 def _check_listeners(config: BrokerConfig) -> None:

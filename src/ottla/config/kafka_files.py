@@ -15,7 +15,6 @@ from ottla.errors import InvalidConfig
 ROLES: Final = frozenset({"broker", "controller"})
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LISTENERS: Final = ("listeners", "advertised.listeners")
-_NODE_ID_UNLESS_GIVEN: Final = "1"
 
 # Other brokers, other coordinators, threads, and security that no PLAINTEXT listener asks for.
 _IDLE_PREFIXES: Final = (
@@ -119,6 +118,7 @@ def without_foreign(texts: Mapping[str, str], own: Mapping[str, object]) -> dict
     InvalidConfig, beginning with a name, when another setting asks for what cannot be had.
     """
     kept = {name: text for name, text in texts.items() if name in own}
+    _check_one_listener(texts)
     _leave_out(set(_names(texts.get("controller.listener.names", ""))), kept)
     for name, text in texts.items():
         if name in own:
@@ -140,6 +140,18 @@ def without_foreign(texts: Mapping[str, str], own: Mapping[str, object]) -> dict
 
 def _names(text: str) -> Names:
     return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _check_one_listener(texts: Mapping[str, str]) -> None:
+    """Several voters speak to each other where clients speak to them."""
+    controllers = set(_names(texts.get("controller.listener.names", "")))
+    bound = {text.partition("://")[0] for text in _names(texts.get("listeners", ""))}
+    if len(_names(texts.get("controller.quorum.voters", ""))) > 1 and controllers & bound:
+        raise InvalidConfig(
+            f"listeners has {', '.join(sorted(controllers & bound))} for controllers, but nodes of "
+            "Ottla speak to each other where clients do; remove it, and name that port in "
+            "controller.quorum.voters."
+        )
 
 
 def _leave_out(controllers: set[str], kept: dict[str, str]) -> None:
@@ -167,19 +179,6 @@ def _check_roles(name: str, text: str, _: Mapping[str, str]) -> None:
         )
 
 
-def _check_voters(name: str, text: str, own: Mapping[str, str]) -> None:
-    _check_alone(name, text, own)
-    for voter in _names(text):
-        node_id, at, address = voter.partition("@")
-        if not (at and address and node_id.isdecimal()):
-            raise InvalidConfig(f"{name} is {text!r}, but must be id@host:port.")
-        own_id = own.get("node.id", _NODE_ID_UNLESS_GIVEN).strip()
-        if int(node_id) != int(own_id if own_id.isdecimal() else -1):
-            raise InvalidConfig(
-                f"{name} names node {node_id}, but node.id is {own_id}; the voter is this node."
-            )
-
-
 def _check_alone(name: str, text: str, _: Mapping[str, str]) -> None:
     count = len(_names(text))
     if count > 1:
@@ -191,6 +190,5 @@ def _check_alone(name: str, text: str, _: Mapping[str, str]) -> None:
 
 _CHECKS: Final[Mapping[str, Callable[[str, str, Mapping[str, str]], None]]] = {
     "process.roles": _check_roles,
-    "controller.quorum.voters": _check_voters,
     "controller.quorum.bootstrap.servers": _check_alone,
 }

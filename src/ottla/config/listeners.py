@@ -66,3 +66,23 @@ def parse_listeners(texts: Names, setting_name: str) -> tuple[Listener, ...]:
         if names.count(name) > 1:
             raise InvalidConfig(f"{setting_name} names the listener {name} twice.")
     return tuple(listeners)
+
+
+class VoterAddress(NamedTuple):
+    """A node that votes on the metadata, and where the others reach it."""
+
+    node_id: int
+    address: Address
+
+
+def parse_voters(texts: Names, setting_name: str) -> tuple[VoterAddress, ...]:
+    """`id@host:port`, each node once."""
+    voters: dict[int, VoterAddress] = {}
+    for text in texts:
+        node_id, at, address = text.partition("@")
+        if not (at and address and node_id.isascii() and node_id.isdecimal()):
+            raise InvalidConfig(f"{setting_name} has {text!r}, but must be id@host:port.")
+        if int(node_id) in voters:
+            raise InvalidConfig(f"{setting_name} names node {node_id} twice.")
+        voters[int(node_id)] = VoterAddress(int(node_id), parse_address(address, setting_name))
+    return tuple(voters.values())

@@ -38,9 +38,10 @@ from ottla.quorum.decisions import (
 )
 from ottla.quorum.description import Description
 from ottla.quorum.events import Event, LogMoved, ResignAsked, Started, TimePassed
-from ottla.quorum.node import BrokenQuorum, LogEnd
+from ottla.quorum.node import LogEnd
 from ottla.quorum.quorum import Quorum
 from ottla.quorum.state import QuorumState
+from ottla.quorum.voters import Endpoint
 from ottla.types import NO_NODE, LeaderEpoch, NodeId, Offset
 from ottla.wire.records import read_header
 from ottla.wire.schema import Buffer
@@ -103,6 +104,8 @@ class MetadataQuorum:
         self._known = (NO_NODE, -1)
         self._listeners: list[Callable[[], None]] = []
         self._is_ready = asyncio.Event()
+        # By follower, up to where it has been told that the log is committed.
+        self.told_offsets: dict[int, int] = {}
         partition.commit_by(self)
 
     # ---------------------------------------------------------------------------- being asked
@@ -131,6 +134,9 @@ class MetadataQuorum:
         """Where the quorum's requests to this node go; None when nobody has said."""
         return self._peers.address_of(node_id)
 
+    def endpoint_of(self, node_id: NodeId) -> Endpoint | None:
+        return self._peers.endpoint_of(node_id)
+
     def on_leader_change(self, callback: Callable[[], None]) -> None:
         """Told when another node leads, under another epoch, or nobody does."""
         self._listeners.append(callback)
@@ -153,6 +159,8 @@ class MetadataQuorum:
     def run_for(self, controller: Runtime[Controller]) -> None:
         """From now on this decides when this node leads, and hears of what is committed."""
         self._controller = controller
+        if not self.partition.is_leader:
+            controller.stop_leading(NotController("another node is the controller"))
 
     def cut_with(self, truncation: Truncation) -> None:
         self._truncation = truncation
@@ -176,6 +184,8 @@ class MetadataQuorum:
 
     async def resign(self) -> None:
         """Returns when this node does not lead any more."""
+        if self._is_closed:
+            return
         await self.ask(ResignAsked())
         if self.has_others:
             await self._peers.all_answered(RESIGN_S_MAX)
@@ -188,6 +198,10 @@ class MetadataQuorum:
             self._waiting.cancel()
         self._fetcher.stop()
         self._peers.close()
+        for told in self._told:
+            if told.done is not None and not told.done.done():
+                told.done.set_exception(NotController("this node stops"))
+        self._told.clear()
 
     # --------------------------------------------------------------------- events and decisions
 
@@ -200,10 +214,16 @@ class MetadataQuorum:
         self._take(Told(event, records, done))
         return await done
 
+    async def answer(self, event: Event) -> Answer:
+        """To a request of another voter; what it rests on is saved by then."""
+        answer = await self.ask(event)
+        assert answer is not None, f"{event} has no answer"
+        return answer
+
     def _take(self, told: Told) -> None:
         if self._is_closed:
             if told.done is not None:
-                told.done.cancel()
+                told.done.set_exception(NotController("this node stops"))
             return
         self._told.append(told)
         if not self._is_busy:
@@ -229,7 +249,7 @@ class MetadataQuorum:
                     self._finish()
                     if not self._told:
                         break
-        except (BrokenQuorum, OttlaError, OSError) as error:
+        except Exception as error:
             self._break(error)
         self._is_busy = False
 
@@ -246,7 +266,7 @@ class MetadataQuorum:
     async def _wait(self, waits: Awaitable[object]) -> None:
         try:
             await waits
-        except (OttlaError, OSError) as error:
+        except Exception as error:
             self._break(error)
         else:
             if not self._decisions:
@@ -255,8 +275,8 @@ class MetadataQuorum:
 
     def _break(self, error: Exception) -> None:
         """What rests on a decision that could not be carried out must not happen."""
+        logger.error("the metadata quorum cannot go on", exc_info=error)
         self._decisions.clear()
-        self._told.clear()
         self.close()
         if self.partition.is_leader and self._controller is not None:
             self._controller.stop_leading(NotController("the metadata quorum is broken here"))
@@ -277,6 +297,7 @@ class MetadataQuorum:
 
     def _lead(self, decision: Lead) -> None:
         now, voters = self._clock.now(), [key.id for key in decision.voters]
+        self.told_offsets.clear()
         partition = self.partition
         logger.info("this node leads the metadata log under epoch %d", decision.epoch)
         partition.lead(LeaderEpoch(decision.epoch), voters, voters, 0, now.steady_ms)

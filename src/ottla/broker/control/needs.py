@@ -18,22 +18,23 @@ if TYPE_CHECKING:
 
 
 class Leadership(Protocol):
-    """Who leads the metadata log, and so is the controller."""
+    """Who the controller is: the leader of the metadata log."""
 
     @property
-    def leader_id(self) -> NodeId: ...
+    def leader_id(self) -> NodeId:
+        """NO_NODE while nobody is known to lead."""
 
     @property
     def leader_epoch(self) -> int: ...
 
     @property
-    def is_leader(self) -> bool:
-        """Whether this node is the controller."""
+    def is_leader(self) -> bool: ...
 
     def address_of(self, node_id: NodeId) -> str | None:
-        """Where a node of the cluster is spoken to by others, as host:port, if that is known."""
+        """Where a voter is reached; None when nobody has said."""
 
-    def on_leader_change(self, callback: Callable[[], None]) -> None: ...
+    def on_leader_change(self, callback: Callable[[], None]) -> None:
+        """Told when another node leads, under another epoch, or nobody does."""
 
 
 class ControlServices(Protocol):

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 from ottla.config import BrokerConfig
 from ottla.quorum.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from ottla.types import NodeId
 
+# Kafka's name of the listener on which voters speak to each other.
+LISTENER: Final = "CONTROLLER"
+
 
 def voters_of(config: BrokerConfig) -> VoterSet:
-    """This node alone, unless a setting names others."""
-    return VoterSet([Voter(ReplicaKey(NodeId(config.node_id)))])
+    """This node alone, unless the setting names others. It tells no directories."""
+    voters = [
+        Voter(ReplicaKey(NodeId(node_id)), (Endpoint(LISTENER, *address),))
+        for node_id, address in config.voters()
+    ]
+    return VoterSet(voters or [Voter(ReplicaKey(NodeId(config.node_id)))])
 
 
 def own_voter(config: BrokerConfig, directory_id: bytes) -> Voter:

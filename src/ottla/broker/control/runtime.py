@@ -243,6 +243,10 @@ class Runtime(Generic[S]):
             self._loading = None
         self._fail_everybody(refusal)
 
+    @property
+    def is_deciding(self) -> bool:
+        return self._is_loaded
+
     def tell_committed(self) -> asyncio.Task[None] | None:
         """Where another node decides: tells of what is committed by now, of each record once."""
         if self._is_closed or self._published_offset >= self.partition.high_watermark.offset:

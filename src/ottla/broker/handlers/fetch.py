@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import ClassVar
 
 from ottla.broker.deferred import Deferred
+from ottla.broker.handlers.metadata_fetch import MetadataFetch, is_of_metadata
 from ottla.broker.network.fetch_sessions import (
     FINAL_EPOCH,
     FULL_EPOCH,
@@ -49,7 +50,9 @@ FOLLOWERS_VERSION = 11
 
 def handle(
     services: Services, context: RequestContext, request: FetchRequest
-) -> Deferred[FetchResponse] | FetchResponse:
+) -> Deferred[FetchResponse] | FetchResponse | Awaitable[Deferred[FetchResponse] | FetchResponse]:
+    if is_of_metadata(request):
+        return MetadataFetch(services, request).start()
     if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
         from ottla.broker.handlers.replica_fetch import ReplicaFetch
 

@@ -62,6 +62,10 @@ class ApiKey(IntEnum):
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
+    VOTE = 52
+    BEGIN_QUORUM_EPOCH = 53
+    END_QUORUM_EPOCH = 54
+    DESCRIBE_QUORUM = 55
     ALTER_PARTITION = 56
     UPDATE_FEATURES = 57
     ENVELOPE = 58
@@ -133,6 +137,10 @@ APIS: Final[dict[int, Api]] = {
         Api(ApiKey.ELECT_LEADERS, 0, 2, 2, by_controller=True),
         Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1, by_controller=True),
         Api(ApiKey.OFFSET_DELETE, 0, 0, NEVER_FLEXIBLE),
+        Api(ApiKey.VOTE, 0, 2, 0, for_nodes=True),
+        Api(ApiKey.BEGIN_QUORUM_EPOCH, 0, 1, 1, for_nodes=True),
+        Api(ApiKey.END_QUORUM_EPOCH, 0, 1, 1, for_nodes=True),
+        Api(ApiKey.DESCRIBE_QUORUM, 0, 2, 0, by_controller=True),
         Api(ApiKey.ALTER_PARTITION, 2, 3, 0, for_nodes=True),
         Api(ApiKey.UPDATE_FEATURES, 0, 2, 0, by_controller=True),
         Api(ApiKey.ENVELOPE, 0, 0, 0, for_nodes=True),

@@ -1,0 +1,160 @@
+"""Fetch of the metadata log by its other replicas (KIP-595): part of the handler of Fetch.
+
+A fetch waits until there is more in the log, committed or not, or more of it is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from ottla.broker.deferred import Deferred
+from ottla.errors import ErrorCode, OttlaError, code_of
+from ottla.quorum.decisions import Answer
+from ottla.quorum.events import FetchAsked
+from ottla.quorum.voters import ReplicaKey
+from ottla.types import METADATA_TOPIC_ID, NodeId, Offset
+from ottla.wire.messages.fetch import (
+    EpochEndOffset,
+    FetchableTopicResponse,
+    FetchRequest,
+    FetchResponse,
+    LeaderIdAndEpoch,
+    NodeEndpoint,
+    PartitionData,
+    SnapshotId,
+)
+
+if TYPE_CHECKING:
+    from ottla.broker.services import Services
+
+
+def is_of_metadata(request: FetchRequest) -> bool:
+    """Whether a replica asks for the metadata log, and for nothing else."""
+    return (
+        request.replica_state.replica_id >= 0
+        and len(request.topics) == 1
+        and request.topics[0].topic_id == METADATA_TOPIC_ID
+        and [asked.partition for asked in request.topics[0].partitions] == [0]
+    )
+
+
+class MetadataFetch:
+    """One fetch, from its count as progress of its sender to its reply."""
+
+    def __init__(self, services: Services, request: FetchRequest) -> None:
+        self._services = services
+        self._quorum = services.quorum
+        self._partition = services.quorum.partition
+        self._request = request
+        self._asked = request.topics[0].partitions[0]
+        self._deferred: Deferred[FetchResponse] = Deferred()
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def start(self) -> Deferred[FetchResponse] | FetchResponse:
+        asked, replica = self._asked, self._request.replica_state.replica_id
+        answer = await self._quorum.answer(
+            FetchAsked(
+                ReplicaKey(NodeId(replica), asked.replica_directory_id),
+                asked.current_leader_epoch,
+                Offset(asked.fetch_offset),
+                self._parted() is None and self._is_there(),
+                self._request.cluster_id,
+            )
+        )
+        if answer.error is not ErrorCode.NONE:
+            return self._reply(self._data(answer))
+        data = self._read()
+        is_news = data.records or data.error_code or data.snapshot_id.end_offset >= 0
+        is_parted = data.diverging_epoch.end_offset >= 0
+        if is_news or is_parted or self._has_committed_more():
+            return self._reply(data)
+        return self._park()
+
+    def _parted(self) -> tuple[int, int] | None:
+        asked = self._asked
+        if asked.fetch_offset == 0:
+            return None
+        return self._partition.divergence(asked.last_fetched_epoch, asked.fetch_offset)
+
+    def _is_there(self) -> bool:
+        partition = self._partition
+        return partition.start_offset <= self._asked.fetch_offset <= partition.end_offset
+
+    def _has_committed_more(self) -> bool:
+        """Than the sender can know: it is told at once, with records or without."""
+        told = self._quorum.told_offsets.get(self._request.replica_state.replica_id, -1)
+        return self._quorum.high_watermark > told
+
+    # --------------------------------------------------------------------------------- reading
+
+    def _read(self) -> PartitionData:
+        quorum, partition, asked = self._quorum, self._partition, self._asked
+        leads = ErrorCode.NONE if quorum.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
+        data = self._data(Answer(leads, quorum.leader_epoch, quorum.leader_id))
+        if not quorum.is_leader:
+            return data
+        parted = self._parted()
+        if asked.fetch_offset < partition.start_offset:
+            start = partition.start_offset
+            data.snapshot_id = SnapshotId(start, max(0, partition.epoch_at(start - 1)))
+        elif parted is not None:
+            data.diverging_epoch = EpochEndOffset(*parted)
+        elif asked.fetch_offset < partition.end_offset:
+            try:
+                data.records = partition.read_uncommitted(
+                    asked.fetch_offset, asked.partition_max_bytes, cached_only=False
+                )
+            except (OttlaError, OSError) as error:
+                data.error_code = code_of(error)
+        return data
+
+    def _data(self, answer: Answer) -> PartitionData:
+        return PartitionData(
+            partition_index=0,
+            error_code=answer.error,
+            high_watermark=self._quorum.high_watermark,
+            log_start_offset=self._partition.start_offset,
+            current_leader=LeaderIdAndEpoch(answer.leader_id, answer.epoch),
+            records=b"",
+        )
+
+    def _reply(self, data: PartitionData) -> FetchResponse:
+        leader_id = NodeId(data.current_leader.leader_id)
+        if data.error_code == ErrorCode.NONE:
+            replica = self._request.replica_state.replica_id
+            self._quorum.told_offsets[replica] = data.high_watermark
+        endpoint = self._quorum.endpoint_of(leader_id)
+        nodes = [] if endpoint is None else [NodeEndpoint(leader_id, endpoint.host, endpoint.port)]
+        topic = FetchableTopicResponse(topic_id=METADATA_TOPIC_ID, partitions=[data])
+        return FetchResponse(responses=[topic], node_endpoints=nodes)
+
+    # --------------------------------------------------------------------------------- waiting
+
+    def _park(self) -> Deferred[FetchResponse]:
+        self._partition.add_fetch(self)
+        self._partition.add_fetch(self, of_replica=True)
+        wait_s = max(0, self._request.max_wait_ms) / 1000
+        self._timer = self._services.loop.call_later(wait_s, self.wake)
+        self._deferred.when_abandoned(self._leave)
+        return self._deferred
+
+    def arrived(self, partition: object, byte_count: int) -> None:
+        self.wake()
+
+    def went_back(self, partition: object) -> None:
+        self.wake()
+
+    def wake(self) -> None:
+        self._leave()
+        # After this turn: whoever wakes it may be in the middle of a change of roles.
+        self._services.loop.call_soon(self._complete)
+
+    def _complete(self) -> None:
+        if not self._deferred.is_resolved:
+            self._deferred.resolve(self._reply(self._read()))
+
+    def _leave(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._partition.drop_fetch(self)

@@ -1,0 +1,275 @@
+"""Three nodes elect a controller and share the metadata log, over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from ottla.broker.main import Broker
+from ottla.broker.storage.disk import RealDisk
+from ottla.client.connection import Connection
+from ottla.client.settings import ClientSettings
+from ottla.config import BrokerConfig
+from ottla.config.listeners import Address
+from ottla.errors import NotController
+from ottla.log.directory import DataDirectory, Identity
+from ottla.machine import Decision
+from ottla.types import METADATA_TOPIC
+from ottla.wire.messages.describe_quorum import (
+    DescribeQuorumPartition,
+    DescribeQuorumRequest,
+    DescribeQuorumResponse,
+    DescribeQuorumTopic,
+)
+from ottla.wire.messages.metadata_records import ConfigRecord
+
+WITHIN_S = 20.0
+CLUSTER_ID = "MkU3OEVBNTcwNTJENDM2Qk"
+
+
+class Node(Broker):
+    """Without a registration, which needs the way to another node's controller."""
+
+    async def _join_cluster(self, bound: list[Address]) -> None:
+        self._broker_epoch = 0
+
+    @property
+    def quorum(self):
+        return self._quorum
+
+    @property
+    def controller(self):
+        return self._controller
+
+    @property
+    def metadata(self):
+        return self._metadata
+
+    async def die(self) -> None:
+        """As by kill -9, as far as the others can tell: no word of farewell."""
+        self._quorum.close()
+        for door in self._doors:
+            door.close()
+        await self._connections.stop(0)
+
+
+class Nodes:
+    def __init__(self, path, ports) -> None:
+        self._path = path
+        self._ports = ports
+        self.running: dict[int, Node] = {}
+
+    def new(self, node_id: int) -> Node:
+        voters = ",".join(f"{each}@127.0.0.1:{port}" for each, port in self._ports.items())
+        config = BrokerConfig.parse(
+            {
+                "node.id": str(node_id),
+                "log.dirs": str(self._path / f"node-{node_id}"),
+                "listeners": f"127.0.0.1:{self._ports[node_id]}",
+                "http.listener": "",
+                "controller.quorum.voters": voters,
+            }
+        )
+        home = self._path / f"node-{node_id}"
+        if not home.exists():
+            home.mkdir()
+            identity = Identity(CLUSTER_ID, node_id, bytes([node_id]) * 16)
+            DataDirectory(RealDisk(), str(home)).write_identity(identity)
+        node = self.running[node_id] = Node(config)
+        return node
+
+    async def start(self, *node_ids: int) -> None:
+        nodes = [self.new(node_id) for node_id in node_ids]
+        async with asyncio.timeout(WITHIN_S):
+            await asyncio.gather(*(node.start() for node in nodes))
+
+    async def stop(self, node_id: int) -> None:
+        await self.running.pop(node_id).stop()
+
+    async def leader(self) -> Node:
+        """Once all agree on one that is running and decides."""
+
+        def agreed() -> bool:
+            nodes = self.running.values()
+            known = {(node.quorum.leader_id, node.quorum.leader_epoch) for node in nodes}
+            return len(known) == 1 and sum(node.quorum.is_leader for node in nodes) == 1
+
+        await until(agreed)
+        return next(node for node in self.running.values() if node.quorum.is_leader)
+
+    def followers(self) -> list[Node]:
+        return [node for node in self.running.values() if not node.quorum.is_leader]
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        while not is_so():  # noqa: ASYNC110 - of several loops' worth of state nobody tells
+            await asyncio.sleep(0.005)
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+@asynccontextmanager
+async def three_nodes(path) -> AsyncIterator[Nodes]:
+    nodes = Nodes(path, dict(zip((1, 2, 3), free_ports(3), strict=True)))
+    try:
+        await nodes.start(1, 2, 3)
+        yield nodes
+    finally:
+        for node_id in list(nodes.running):
+            await nodes.stop(node_id)
+
+
+def a_story(tell: Callable[[Nodes], Coroutine[Any, Any, None]]) -> Callable[[Path], None]:
+    """A test with three nodes of its own."""
+
+    async def run(path: Path) -> None:
+        async with three_nodes(path) as nodes:
+            await tell(nodes)
+
+    def test(tmp_path: Path) -> None:
+        asyncio.run(run(tmp_path))
+
+    return test
+
+
+def note(name: str, machine, now, ticket):
+    """A decision that everybody can see."""
+    record = ConfigRecord(2, f"topic-{name}", "retention.ms", "1")
+    return Decision([record], [(ticket, name)])
+
+
+def knows(node: Node, name: str) -> bool:
+    return bool(node.metadata.image.topic_configs(f"topic-{name}"))
+
+
+async def decide(node: Node, name: str) -> None:
+    async with asyncio.timeout(WITHIN_S):
+        await node.controller.submit(partial(note, name))
+
+
+@a_story
+async def test_three_nodes_have_one_controller_and_the_same_metadata(nodes):
+    leader = await nodes.leader()
+    await decide(leader, "a")
+    await until(lambda: all(knows(node, "a") for node in nodes.running.values()))
+    for follower in nodes.followers():
+        refused = follower.controller.submit(partial(note, "b"))
+        assert isinstance(refused.exception(), NotController)
+        assert follower.quorum.address_of(leader.quorum.node_id) == (
+            leader.quorum.address_of(leader.quorum.node_id)
+        )
+
+
+@a_story
+async def test_a_dead_controller_is_replaced_well_below_a_second(nodes):
+    first = await nodes.leader()
+    epoch = first.quorum.leader_epoch
+    await decide(first, "a")
+    died = nodes.running.pop(first.quorum.node_id)
+    await died.die()
+    began_s = time.monotonic()
+    second = await nodes.leader()
+    took_s = time.monotonic() - began_s
+    assert second.quorum.leader_epoch > epoch
+    await until(lambda: second.controller.is_deciding)
+    await decide(second, "b")
+    await until(lambda: all(knows(node, "b") for node in nodes.running.values()))
+    assert all(knows(node, "a") for node in nodes.running.values())
+    assert took_s < 1.5
+    await died.stop()
+
+
+@a_story
+async def test_a_controller_that_stops_hands_over(nodes):
+    first = await nodes.leader()
+    await nodes.stop(first.quorum.node_id)
+    second = await nodes.leader()
+    await until(lambda: second.controller.is_deciding)
+    await decide(second, "a")
+
+
+@a_story
+async def test_without_a_majority_nothing_is_committed(nodes):
+    leader = await nodes.leader()
+    for follower in nodes.followers():
+        del nodes.running[follower.quorum.node_id]
+        await follower.stop()
+    decided = leader.controller.submit(partial(note, "a"))
+    await until(decided.done)
+    assert isinstance(decided.exception(), NotController)
+    assert not knows(leader, "a")
+    assert not leader.quorum.is_leader
+
+
+@a_story
+async def test_a_node_that_was_away_catches_up_and_what_only_it_had_is_cut(nodes):
+    first = await nodes.leader()
+    node_id = first.quorum.node_id
+    for follower in nodes.followers():
+        await nodes.stop(follower.quorum.node_id)
+    lost = first.controller.submit(partial(note, "lost"))
+    await until(lambda: first.quorum.partition.is_all_synced)
+    ends_at = first.quorum.partition.end_offset
+    await nodes.stop(node_id)
+    assert isinstance(lost.exception(), Exception)
+    others = [each for each in (1, 2, 3) if each != node_id]
+    await nodes.start(*others)
+    second = await nodes.leader()
+    await until(lambda: second.controller.is_deciding)
+    for name in ("a", "b", "c"):
+        await decide(second, name)
+    await nodes.start(node_id)
+    back = nodes.running[node_id]
+    await until(lambda: knows(back, "c"))
+    assert not knows(back, "lost")
+    assert second.quorum.partition.end_offset >= ends_at
+    partitions = [node.quorum.partition for node in nodes.running.values()]
+    await until(lambda: len({each.end_offset for each in partitions}) == 1)
+    logs = {
+        bytes(each.read_uncommitted(0, 1 << 20, cached_only=False) or b"") for each in partitions
+    }
+    assert len(logs) == 1
+
+
+@a_story
+async def test_the_quorum_is_described_by_its_leader(nodes):
+    leader = await nodes.leader()
+    await decide(leader, "a")
+    address = leader.quorum.address_of(leader.quorum.node_id)
+    settings = ClientSettings((address,))
+    connection = await Connection.open(address, settings)
+    request = DescribeQuorumRequest(
+        [DescribeQuorumTopic(METADATA_TOPIC, [DescribeQuorumPartition(0)])]
+    )
+
+    async def described():
+        reply = await connection.ask(request, DescribeQuorumResponse)
+        return reply, reply.topics[0].partitions[0]
+
+    reply, seen = await described()
+    while {voter.log_end_offset for voter in seen.current_voters} != {seen.high_watermark}:
+        await asyncio.sleep(0.01)
+        reply, seen = await described()
+    connection.abort("done")
+    assert seen.leader_id == leader.quorum.node_id
+    assert seen.leader_epoch == leader.quorum.leader_epoch
+    assert [voter.replica_id for voter in seen.current_voters] == [1, 2, 3]
+    now_ms = time.time() * 1000
+    assert all(now_ms - 20_000 < v.last_caught_up_timestamp for v in seen.current_voters)
+    assert [node.node_id for node in reply.nodes] == [1, 2, 3]
+    assert seen.observers == []
