@@ -14,6 +14,7 @@ from ottla.cluster.configs import BrokerLayers, stored_topic_config
 from ottla.cluster.image import (
     NO_LEADER_CHANGE,
     BrokerImage,
+    Endpoint,
     MetadataImage,
     PartitionImage,
     ResourceType,
@@ -146,6 +147,17 @@ class MetadataCache:
         if image is None:
             return UnknownTopicOrPartition(f"{name} has no partition {index}")
         return NotLeader(f"{name}-{index} is led by node {image.leader}")
+
+    def known_leader(
+        self, name: str, index: int, listener: str
+    ) -> tuple[PartitionImage, BrokerImage, Endpoint] | None:
+        """Who leads a partition, and where this listener's clients find it (KIP-951)."""
+        partition = self.partition(name, index)
+        broker = self.image.brokers.get(partition.leader)
+        endpoint = None if broker is None else broker.endpoints.get(listener)
+        if broker is None or endpoint is None or broker.is_fenced:
+            return None
+        return partition, broker, endpoint
 
     def leader_of(self, name: str, index: int) -> int:
         return self.partition(name, index).leader

@@ -3,8 +3,8 @@
 Versions 0 to 2 are advertised, as Kafka does, because librdkafka compresses only where they are,
 but they are answered with UNSUPPORTED_VERSION. Where messages without a key keep a batch out of a
 compacted topic, the reply names them (KIP-467), at most a thousand of a batch. Internal topics are
-refused, except to the client id `__admin_client`, as in Kafka. Left out: transactions, and the
-leader hints of KIP-951 beyond this node.
+refused, except to the client id `__admin_client`, as in Kafka. Who does not lead names who does
+(KIP-951). Left out: transactions.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from ottla.errors import (
     InvalidRequest,
     InvalidRequiredAcks,
     InvalidTopicName,
+    NotLeader,
     OttlaError,
     RequestTimedOut,
     TransactionsNotSupported,
@@ -35,6 +36,8 @@ from ottla.errors import (
 from ottla.types import ADMIN_CLIENT_ID, INTERNAL_TOPICS, METADATA_TOPIC
 from ottla.wire.compression import Compression
 from ottla.wire.messages.produce import (
+    LeaderIdAndEpoch,
+    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -236,6 +239,8 @@ def _append(
                 )
             except (OttlaError, OSError) as error:
                 answer_with(error, answer)
+                if isinstance(error, NotLeader):
+                    _name_leader(services, context, topic.name, answer, response)
                 if partition is not None:
                     partition.note_refused(data.records, now_ms)
                 named += len(answer.record_errors)
@@ -246,6 +251,24 @@ def _append(
             else:
                 pending.waits.append((partition, end_offset, answer))
     return _wait(pending, response, request)
+
+
+def _name_leader(
+    services: Services,
+    context: RequestContext,
+    topic: str,
+    answer: PartitionProduceResponse,
+    response: ProduceResponse,
+) -> None:
+    """Spares the client a question for metadata."""
+    known = services.metadata.known_leader(topic, answer.index, context.listener)
+    if known is None:
+        return
+    partition, broker, endpoint = known
+    answer.current_leader = LeaderIdAndEpoch(broker.id, partition.leader_epoch)
+    if all(named.node_id != broker.id for named in response.node_endpoints):
+        where = NodeEndpoint(broker.id, endpoint.host, endpoint.port, broker.rack)
+        response.node_endpoints.append(where)
 
 
 def _append_one(

@@ -142,7 +142,7 @@ class OneBatchProduces:
             return False
         partition = (partitions.in_topic(topic) or NO_PARTITIONS).get(shape.index)
         records = records_in(frame, shape)
-        if partition is None or records is None or partition.is_cold:
+        if partition is None or records is None or partition.is_cold or not partition.is_leader:
             return False
         if partition.is_compacted and records_to_scan(records) > QUICK_RECORDS_MAX:
             return False
