@@ -17,7 +17,7 @@ from ottla.quorum.decisions import AnnounceEpoch, AskVote, EndEpoch
 from ottla.quorum.events import Acknowledged, Event, RequestFailed, VoteAnswered
 from ottla.quorum.times import Times
 from ottla.quorum.voters import Endpoint, Voter
-from ottla.types import METADATA_TOPIC, NodeId
+from ottla.types import METADATA_TOPIC, NODE_SOFTWARE, NodeId
 from ottla.wire.messages import begin_quorum_epoch as begin
 from ottla.wire.messages import end_quorum_epoch as end
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
@@ -53,7 +53,8 @@ class QuorumPeers:
         self._asking: set[asyncio.Task[None]] = set()
         self._settings = ClientSettings(
             (),
-            f"ottla-node-{own.key.id}",
+            f"node-{own.key.id}",
+            NODE_SOFTWARE,
             connect_timeout_s=times.request_timeout_ms / 1000,
             request_timeout_s=times.request_timeout_ms / 1000,
         )
