@@ -91,8 +91,21 @@ def test_a_flag_wins_over_the_listeners_of_a_kafka_file(tmp_path: Path) -> None:
 
 
 def test_a_single_voter_is_this_node(tmp_path: Path) -> None:
-    _, idle = loaded(tmp_path, SERVER + "controller.quorum.voters=7@localhost:9093\n")
-    assert "controller.quorum.voters" in idle
+    config, idle = loaded(tmp_path, SERVER + "controller.quorum.voters=7@localhost:9093\n")
+    assert "controller.quorum.voters" not in idle
+    assert config.voters() == ((7, ("localhost", 9093)),)
+
+
+def test_several_voters_are_told_by_their_ids(tmp_path: Path) -> None:
+    lines = "node.id=2\ncontroller.quorum.voters=1@a:9092, 2@b:9092, 3@[::1]:9092\n"
+    config, _ = loaded(tmp_path, lines)
+    assert [voter.node_id for voter in config.voters()] == [1, 2, 3]
+    assert [str(voter.address) for voter in config.voters()] == ["a:9092", "b:9092", "[::1]:9092"]
+
+
+def test_no_voter_is_named_twice() -> None:
+    with pytest.raises(InvalidConfig, match=r"controller\.quorum\.voters names node 1 twice"):
+        load(sets=["controller.quorum.voters=1@a:9092,1@b:9092"])
 
 
 def test_a_configuration_without_foreign_names_has_nothing_idle() -> None:
@@ -105,16 +118,17 @@ def test_a_configuration_without_foreign_names_has_nothing_idle() -> None:
         ("process.roles=controller", "process.roles is 'controller', but a node of Ottla is both"),
         ("process.roles=broker", "process.roles is 'broker', but a node of Ottla is both"),
         (
-            "controller.quorum.voters=1@a:9093,2@b:9093,3@c:9093",
-            "controller.quorum.voters names 3 nodes, but a cluster of Ottla has one so far",
+            "controller.quorum.voters=1@a:9093,7@b:9093,3@c:9093",
+            "listeners has CONTROLLER for controllers, but nodes of Ottla speak to each other",
         ),
+        ("controller.quorum.voters=7@a:99999", "controller.quorum.voters is 'a:99999'"),
         (
             "controller.quorum.bootstrap.servers=a:9093,b:9093",
             "controller.quorum.bootstrap.servers names 2 nodes",
         ),
         (
             "controller.quorum.voters=1@localhost:9093",
-            "controller.quorum.voters names node 1, but node.id is 7",
+            "controller.quorum.voters does not name node.id=7",
         ),
         ("controller.quorum.voters=localhost", "must be id@host:port"),
         ("listeners=SASL_SSL://:9092,CONTROLLER://:9093", "which speaks SASL_SSL"),
