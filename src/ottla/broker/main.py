@@ -19,6 +19,7 @@ from ottla.broker.control.lifecycle import Lifecycle
 from ottla.broker.control.metadata import BrokerConfigChanged, Change, MetadataCache
 from ottla.broker.control.metadata_follower import MetadataFollower
 from ottla.broker.control.metadata_log import MetadataLog
+from ottla.broker.control.probing import Probes
 from ottla.broker.control.producer_ids import ProducerIds
 from ottla.broker.control.reports import Reports
 from ottla.broker.control.runtime import Runtime
@@ -246,6 +247,7 @@ class Broker:
             self._metadata,
             lambda: self._controller.published_offset,
         )
+        self._probes = Probes(self._node_id, self._leadership, self._metadata, self._fence)
         self._reports = Reports(self._loop, self.config, self._channel, self._lifecycle)
         self._partitions = Partitions(self._controller.partition, self._metadata.absence_of)
         self._departures = Departures(self._loop, self._io, self._disk, self._random)
@@ -280,6 +282,11 @@ class Broker:
             self._reports.places,
         )
 
+    async def _fence(self, node_id: int, epoch: int) -> None:
+        await self._controller.submit(
+            lambda machine, now, ticket: machine.fence_broker(node_id, epoch, now, ticket)
+        )
+
     async def _answer(self, request: Message) -> Message:
         return await self._services.router.answer(request)
 
@@ -298,6 +305,7 @@ class Broker:
             controller=self._controller,
             leadership=self._leadership,
             channel=self._channel,
+            probes=self._probes,
             producer_ids=ProducerIds(
                 self._channel,
                 self.config.node_id,
@@ -335,6 +343,7 @@ class Broker:
             self._metrics,
             self._outbox,
         )
+        self._connections.on_lost = self._probes.connection_lost
         register_gauges(self._metrics, services, self._connections)
         for wanted in self.config.bound():
             door = Door(
@@ -498,6 +507,7 @@ class Broker:
         self._services.opening.close()
         self._reports.close()
         self._channel.close()
+        self._probes.close()
         self._checkpoints.stop()
         self._repairs.stop()
         await asyncio.gather(*map(self._stop_flushers, self._stores))

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from ottla.broker.control.groups import GroupService
     from ottla.broker.control.metadata import MetadataCache
     from ottla.broker.control.needs import Leadership
+    from ottla.broker.control.probing import Probes
     from ottla.broker.control.producer_ids import ProducerIds
     from ottla.broker.control.runtime import Runtime
     from ottla.broker.counters import Metrics
@@ -41,6 +42,7 @@ class Services:
     controller: Runtime[Controller]
     leadership: Leadership
     channel: ControllerChannel
+    probes: Probes
     producer_ids: ProducerIds
     groups: GroupService
     stores: Stores
