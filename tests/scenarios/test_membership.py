@@ -117,3 +117,44 @@ def test_the_second_broker_of_an_id_is_told_where_the_first_is(tmp_path: Path) -
 
 async def _made(inside: BrokerInside) -> Lifecycle:
     return another(inside, 1)
+
+
+def test_a_broker_whose_process_is_gone_is_fenced_long_before_its_session_ends(
+    tmp_path: Path,
+) -> None:
+    """Nobody listens on port 1, and the connection of its heartbeats breaks."""
+    with BrokerInside(tmp_path, broker_session_timeout_ms=600_000) as inside:
+        metadata = inside.node._services.metadata
+        fenced = threading.Event()
+
+        async def live_and_die() -> None:
+            second = another(inside, 2)
+            await second.register(LISTENERS, [b"2" * 16])
+            await second.become_unfenced()
+            second.close()
+
+            def look(changes: object) -> None:
+                if metadata.image.brokers[2].is_fenced:
+                    fenced.set()
+
+            metadata.on_change(look)
+            second._channel.close()
+
+        inside.call(live_and_die())
+        assert fenced.wait(TIMEOUT_S)
+
+
+def test_the_next_life_of_a_broker_that_has_just_died_is_let_in(tmp_path: Path) -> None:
+    with BrokerInside(tmp_path, broker_session_timeout_ms=600_000) as inside:
+
+        async def two_lives() -> tuple[int, int]:
+            first, second = another(inside, 2), another(inside, 2)
+            second._incarnation_id = b"n" * 16
+            await first.register(LISTENERS, [b"2" * 16])
+            await first.become_unfenced()
+            first.close()
+            await second.register(LISTENERS, [b"2" * 16])
+            return first.epoch, second.epoch
+
+        first, second = inside.call(two_lives())
+        assert second > first

@@ -20,6 +20,7 @@ from ottla.broker.control.metadata import BrokerConfigChanged, Change, MetadataC
 from ottla.broker.control.metadata_follower import MetadataFollower
 from ottla.broker.control.metadata_log import MetadataLog
 from ottla.broker.control.metadata_quorum import MetadataQuorum
+from ottla.broker.control.probing import Probes
 from ottla.broker.control.producer_ids import ProducerIds
 from ottla.broker.control.quorum_peers import QuorumPeers
 from ottla.broker.control.quorum_voters import own_voter, voters_of
@@ -151,6 +152,7 @@ class Broker:
         recovery_s = self._clock.steady_s() - opening_s
         self._stores.measure()
         self._metadata.on_change(self._follower.follow)
+        self._metadata.on_change(self._replication.see)
         self._metadata.on_change(self._follow_settings)
         self._take_settings(self._metadata.broker_config)
         self._checkpoints.start()
@@ -272,6 +274,7 @@ class Broker:
             self._metadata,
             lambda: self._controller.published_offset,
         )
+        self._probes = Probes(self._node_id, self._leadership, self._metadata, self._fence)
         self._reports = Reports(self._loop, self.config, self._channel, self._lifecycle)
         self._partitions = Partitions(self._controller.partition, self._metadata.absence_of)
         self._departures = Departures(self._loop, self._io, self._disk, self._random)
@@ -325,6 +328,11 @@ class Broker:
             self._replication.followers.role_changed,
         )
 
+    async def _fence(self, node_id: int, epoch: int) -> None:
+        await self._controller.submit(
+            lambda machine, now, ticket: machine.fence_broker(node_id, epoch, now, ticket)
+        )
+
     async def _answer(self, request: Message) -> Message:
         return await self._services.router.answer(request)
 
@@ -344,6 +352,7 @@ class Broker:
             leadership=self._quorum,
             quorum=self._quorum,
             channel=self._channel,
+            probes=self._probes,
             producer_ids=ProducerIds(
                 self._channel,
                 self.config.node_id,
@@ -380,6 +389,7 @@ class Broker:
             self._metrics,
             self._outbox,
         )
+        self._connections.on_lost = self._probes.connection_lost
         register_gauges(self._metrics, services, self._connections)
         for wanted in self.config.bound():
             door = Door(
@@ -570,6 +580,7 @@ class Broker:
         self._services.opening.close()
         self._reports.close()
         self._channel.close()
+        self._probes.close()
         self._checkpoints.stop()
         self._repairs.stop()
         await asyncio.gather(*map(self._stop_flushers, self._stores))

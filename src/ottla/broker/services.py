@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ottla.broker.control.metadata import MetadataCache
     from ottla.broker.control.metadata_quorum import MetadataQuorum
     from ottla.broker.control.needs import Leadership
+    from ottla.broker.control.probing import Probes
     from ottla.broker.control.producer_ids import ProducerIds
     from ottla.broker.control.runtime import Runtime
     from ottla.broker.counters import Metrics
@@ -45,6 +46,7 @@ class Services:
     leadership: Leadership
     quorum: MetadataQuorum
     channel: ControllerChannel
+    probes: Probes
     producer_ids: ProducerIds
     groups: GroupService
     stores: Stores

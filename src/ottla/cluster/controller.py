@@ -303,6 +303,9 @@ class Controller:
         decision = self._membership.heartbeat(rules, request, end_offset, now, ticket)
         return self._counted(decision)
 
+    def fence_broker(self, node_id: int, epoch: int, now: Now, ticket: Ticket) -> Decision[Message]:
+        return self._counted(self._membership.fence(self._rules(), node_id, epoch, ticket))
+
     def unregister_broker(
         self, request: UnregisterBrokerRequest, now: Now, ticket: Ticket
     ) -> Decision[Message]:

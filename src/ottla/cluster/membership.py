@@ -169,6 +169,17 @@ class Membership:
         decision.replies.append((ticket, answer))
         return decision
 
+    def fence(self, rules: Rules, node_id: int, epoch: int, ticket: Ticket) -> Decision[Message]:
+        """The broker of this epoch is found gone before its session has ended."""
+        broker = check_epoch(rules.image, node_id, epoch)
+        self._sessions.end(node_id)
+        if broker.is_fenced:
+            return Decision(replies=[(ticket, None)])
+        fenced = rules.image.brokers | {node_id: broker._replace(is_fenced=True)}
+        decision = self._moved(rules, [fencing(broker)], fenced)
+        decision.replies.append((ticket, None))
+        return decision
+
     def unregister(
         self, rules: Rules, request: UnregisterBrokerRequest, ticket: Ticket
     ) -> Decision[Message]:

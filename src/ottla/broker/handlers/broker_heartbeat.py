@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from ottla.broker.control.asking import ask_controller
+from ottla.broker.control.probing import HeartbeatsOf
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
 from ottla.errors import code_of
@@ -19,6 +20,7 @@ def handle(
     services: Services, context: RequestContext, request: BrokerHeartbeatRequest
 ) -> Awaitable[BrokerHeartbeatResponse]:
     log = services.controller.partition
+    context.memory[HeartbeatsOf] = HeartbeatsOf(request.broker_id, request.broker_epoch)
     return ask_controller(
         services,
         lambda controller, now, ticket: controller.broker_heartbeat(

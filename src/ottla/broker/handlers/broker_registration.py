@@ -6,25 +6,36 @@ the in-sync replicas of all that others can lead. Left out: the migration from Z
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 from ottla.broker.control.asking import ask_controller
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
-from ottla.errors import code_of
+from ottla.errors import DuplicateBrokerRegistration, code_of
 from ottla.wire.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
 
 
-def handle(
+async def handle(
     services: Services, context: RequestContext, request: BrokerRegistrationRequest
-) -> Awaitable[BrokerRegistrationResponse]:
-    return ask_controller(
+) -> BrokerRegistrationResponse:
+    try:
+        return await _registered(services, request)
+    except DuplicateBrokerRegistration:
+        # The first may have died a moment ago, and this be its next life.
+        if not await services.probes.is_gone(request.broker_id):
+            raise
+        return await _registered(services, request)
+
+
+async def _registered(
+    services: Services, request: BrokerRegistrationRequest
+) -> BrokerRegistrationResponse:
+    reply: BrokerRegistrationResponse = await ask_controller(
         services,
         lambda controller, now, ticket: controller.broker_registration(request, now, ticket),
     )
+    return reply
 
 
 def error_response(

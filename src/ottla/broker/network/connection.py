@@ -16,6 +16,7 @@ import logging
 import math
 import struct
 from collections import deque
+from collections.abc import Callable
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
@@ -114,6 +115,8 @@ class Connections:
         self.metrics = metrics
         self.outbox = outbox
         self.read_buffer = memoryview(bytearray(READ_BUFFER_BYTES))
+        # Told what a connection that is gone has remembered.
+        self.on_lost: Callable[[dict[Any, Any]], None] = _ignore
         self.connections: dict[Connection, None] = {}
         self.bytes_in_flight = 0
         self.half_frame_bytes = 0
@@ -263,6 +266,8 @@ class Connection(asyncio.BufferedProtocol):
         self._is_closed = True
         shared = self._shared
         shared.forget(self)
+        if self._memory:
+            shared.on_lost(self._memory)
         for exchange in self.exchanges:
             exchange.abandon()
         self.exchanges.clear()
@@ -563,3 +568,7 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(chunks[0])
         else:
             self._transport.writelines(chunks)
+
+
+def _ignore(memory: dict[Any, Any]) -> None:
+    """Nobody asks."""

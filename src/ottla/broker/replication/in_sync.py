@@ -63,6 +63,7 @@ class InSyncKeeper:
         node_id: int,
         broker_epoch: Callable[[], int],
         led: Callable[[], Iterable[Partition]],
+        is_active: Callable[[int], bool],
         lag_ms_max: Callable[[], int],
         ask: AskController,
     ) -> None:
@@ -70,6 +71,7 @@ class InSyncKeeper:
         self._node_id = node_id
         self._broker_epoch = broker_epoch
         self._led = led
+        self._is_active = is_active
         self._lag_ms_max = lag_ms_max
         self._ask = ask
         self._noticed: dict[Partition, None] = {}
@@ -104,7 +106,12 @@ class InSyncKeeper:
         if replicas is None:
             return None
         ends = (Offset(partition.end_offset), Offset(partition.reached_offset))
-        return replicas.proposal(*ends, self._clock.now().steady_ms, self._lag_ms_max())
+        wanted = replicas.proposal(*ends, self._clock.now().steady_ms, self._lag_ms_max())
+        if wanted is None:
+            return None
+        # The controller would refuse a broker that is fenced: it joins when it is back.
+        wanted = frozenset(each for each in wanted if each in replicas.isr or self._is_active(each))
+        return None if wanted == replicas.isr else wanted
 
     async def _ask_all(self) -> None:
         await asyncio.sleep(0)

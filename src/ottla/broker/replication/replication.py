@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ottla.broker.control.channel import ControllerChannel
-from ottla.broker.control.metadata import MetadataCache
+from ottla.broker.control.metadata import BrokersChanged, Change, MetadataCache
 from ottla.broker.replication.fetcher import FetchLimits
 from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.in_sync import InSyncKeeper
@@ -67,6 +67,7 @@ class Replication:
             config.node_id,
             broker_epoch,
             self._led,
+            self._is_active,
             lambda: metadata.broker_config.replica_lag_time_max_ms,
             self._ask,
         )
@@ -85,6 +86,21 @@ class Replication:
             replicas = partition.replicas
             if replicas is not None and len(replicas.replicas) > 1:
                 yield partition
+
+    def _is_active(self, node_id: int) -> bool:
+        broker = self._metadata.image.brokers.get(node_id)
+        return broker is not None and broker.is_active
+
+    def see(self, changes: Sequence[Change]) -> None:
+        """A broker that is back may be in sync with what did not change meanwhile."""
+        if any(isinstance(change, BrokersChanged) for change in changes):
+            for partition in self._led():
+                if self._has_absent(partition):
+                    self.in_sync.notice(partition)
+
+    def _has_absent(self, partition: Partition) -> bool:
+        replicas = partition.replicas
+        return replicas is not None and replicas.isr != replicas.replicas
 
     async def _connect(self, leader: NodeId) -> Connection:
         broker = self._metadata.image.brokers.get(leader)

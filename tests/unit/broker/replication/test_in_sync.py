@@ -27,11 +27,13 @@ class Keeping:
         self.node = Node()
         self.asked: list[AlterPartitionRequest] = []
         self.answer = answer
+        self.active = {OWN, SECOND, THIRD}
         self.keeper = InSyncKeeper(
             self.node.clock,
             OWN,
             lambda: OWN_LIFE,
             lambda: [self.node.partition],
+            lambda node_id: node_id in self.active,
             lambda: LAG_MS,
             self.ask,
         )
@@ -110,6 +112,20 @@ def test_what_the_controller_refuses_stays_as_it_was_and_may_be_asked_again() ->
         await keeping.noticed()
         assert keeping.in_sync == {OWN, SECOND}
         keeping.answer = as_asked
+        await keeping.noticed()
+        assert keeping.in_sync == {OWN, SECOND, THIRD}
+
+    live(story)
+
+
+def test_a_fenced_broker_is_not_proposed_before_it_is_back() -> None:
+    async def story() -> None:
+        keeping = Keeping(as_asked)
+        caught_up(keeping)
+        keeping.active.discard(THIRD)
+        await keeping.noticed()
+        assert not keeping.asked
+        keeping.active.add(THIRD)
         await keeping.noticed()
         assert keeping.in_sync == {OWN, SECOND, THIRD}
 
