@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker import logs
 from ottla.broker.chores import Chores
@@ -22,7 +22,6 @@ from ottla.broker.control.metadata_log import MetadataLog
 from ottla.broker.control.metadata_quorum import MetadataQuorum
 from ottla.broker.control.probing import Probes
 from ottla.broker.control.producer_ids import ProducerIds
-from ottla.broker.control.quorum_peers import QuorumPeers
 from ottla.broker.control.quorum_voters import own_voter, voters_of
 from ottla.broker.control.reports import Reports
 from ottla.broker.control.runtime import Runtime
@@ -67,10 +66,13 @@ from ottla.ports import Clock, Disk, Random, Threads
 from ottla.quorum.quorum import Quorum
 from ottla.quorum.state import QuorumState
 from ottla.quorum.times import Times
-from ottla.quorum.voters import VoterHistory
+from ottla.quorum.voters import Voter, VoterHistory, VoterSet
 from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, LeaderEpoch, NodeId
 from ottla.wire.messages.broker_registration import Listener
 from ottla.wire.schema import Message
+
+if TYPE_CHECKING:
+    from ottla.broker.control.quorum_peers import QuorumPeers
 
 logger = logging.getLogger(__name__)
 
@@ -257,9 +259,16 @@ class Broker:
             state,
             partial(self._stores.metadata.run, self._log.save_state),
             base_epoch,
-            QuorumPeers(self._loop, own, cluster_id, voters, times),
+            self._new_peers(own, voters, times),
             self._give_up,
         )
+
+    def _new_peers(self, own: Voter, voters: VoterSet, times: Times) -> QuorumPeers | None:
+        if len(voters) == 1:
+            return None
+        from ottla.broker.control.quorum_peers import QuorumPeers
+
+        return QuorumPeers(self._loop, own, self._stores.cluster_id, voters, times)
 
     def _wire_partitions(self) -> None:
         self._channel = ControllerChannel(

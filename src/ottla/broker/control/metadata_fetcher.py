@@ -10,7 +10,6 @@ from ottla.broker.control.quorum_peers import QuorumPeers, told_endpoints
 from ottla.broker.storage.waiters import FutureWaiter
 from ottla.client.failures import CannotConnect, ClientFailed, ConnectionLost
 from ottla.errors import ErrorCode, OttlaError
-from ottla.ports import Clock
 from ottla.quorum.events import FetchAnswered, LeaderUnreachable
 from ottla.quorum.node import LogEnd
 from ottla.types import METADATA_TOPIC_ID, NO_NODE, NodeId, Offset
@@ -37,12 +36,10 @@ class MetadataFetcher:
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        clock: Clock,
         quorum: MetadataQuorum,
         peers: QuorumPeers,
     ) -> None:
         self._loop = loop
-        self._clock = clock
         self._quorum = quorum
         self._peers = peers
         self._task: asyncio.Task[None] | None = None
