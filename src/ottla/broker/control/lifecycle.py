@@ -107,10 +107,11 @@ class Lifecycle:
         while (await self._beat()).is_fenced:
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, ASKING_PAUSE_S_MAX, self._interval_s)
+        # From here on it must be heard of, however long the elections take.
+        self._beating = asyncio.get_running_loop().create_task(self._beat_on())
         while self._awaits_leading():
             self._news.clear()
             await self._news.wait()
-        self._beating = asyncio.get_running_loop().create_task(self._beat_on())
 
     def _see(self, changes: Sequence[Change]) -> None:
         self._news.set()
