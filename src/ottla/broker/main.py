@@ -283,7 +283,7 @@ class Broker:
             self._metadata,
             lambda: self._controller.published_offset,
         )
-        self._probes = Probes(self._node_id, self._leadership, self._metadata, self._fence)
+        self._probes = Probes(self._node_id, self._quorum, self._metadata, self._fence)
         self._reports = Reports(self._loop, self.config, self._channel, self._lifecycle)
         self._partitions = Partitions(self._controller.partition, self._metadata.absence_of)
         self._departures = Departures(self._loop, self._io, self._disk, self._random)
