@@ -243,7 +243,7 @@ class StaleBrokerEpoch(OttlaError):
 
 
 class InvalidUpdateVersion(OttlaError):
-    """A change that rests on an older partition epoch."""
+    """A change that rests on an older partition epoch, or a level that cannot be had."""
 
 
 class IneligibleReplica(OttlaError):

@@ -17,6 +17,8 @@ NO_NODE: Final = NodeId(-1)
 NO_PRODUCER: Final = ProducerId(-1)
 NO_TOPIC_ID: Final = TopicId(bytes(16))
 
+# How the nodes of a cluster name themselves to each other: they are told more than clients.
+NODE_SOFTWARE: Final = "ottla-node"
 METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_TOPIC_ID: Final = TopicId(bytes(15) + b"\x01")
 OFFSETS_TOPIC: Final = "__consumer_offsets"

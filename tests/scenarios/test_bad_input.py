@@ -13,6 +13,7 @@ import pytest
 from ottla.broker.network.router import APIS, ApiKey
 from ottla.errors import ErrorCode
 from ottla.testing import Broker
+from ottla.types import NODE_SOFTWARE
 from ottla.wire.codec import encode
 from ottla.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.messages.list_groups import ListGroupsRequest
@@ -121,7 +122,13 @@ def test_everything_advertised_is_served_and_nothing_more(broker: Broker) -> Non
     with RawClient(broker.bootstrap) as client:
         reply = client.ask(ApiVersionsRequest("test", "1"), 4)
     told = {entry.api_key: (entry.min_version, entry.max_version) for entry in reply.api_keys}
-    assert told == {api.key: (api.first, api.last) for api in APIS.values()}
+    assert told == {api.key: (api.first, api.last) for api in APIS.values() if not api.for_nodes}
+
+
+def test_nodes_are_told_what_they_speak_with_each_other(broker: Broker) -> None:
+    with RawClient(broker.bootstrap) as client:
+        reply = client.ask(ApiVersionsRequest(NODE_SOFTWARE, "1"), 4)
+    assert {entry.api_key for entry in reply.api_keys} == APIS.keys()
 
 
 def test_a_client_that_never_reads_is_let_go_and_others_are_served(

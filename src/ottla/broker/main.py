@@ -17,6 +17,9 @@ from ottla.broker.control.groups import GroupService
 from ottla.broker.control.metadata import BrokerConfigChanged, Change, MetadataCache
 from ottla.broker.control.metadata_follower import MetadataFollower
 from ottla.broker.control.metadata_log import MetadataLog
+from ottla.broker.control.metadata_quorum import MetadataQuorum
+from ottla.broker.control.quorum_peers import QuorumPeers
+from ottla.broker.control.quorum_voters import own_voter, voters_of
 from ottla.broker.control.registration import register
 from ottla.broker.control.reports import Reports
 from ottla.broker.control.runtime import Runtime
@@ -57,6 +60,10 @@ from ottla.config.listeners import Address
 from ottla.errors import CannotStart, OttlaError, StorageFailed
 from ottla.log.handles import Handles
 from ottla.ports import Clock, Disk, Random, Threads
+from ottla.quorum.quorum import Quorum
+from ottla.quorum.state import QuorumState
+from ottla.quorum.times import Times
+from ottla.quorum.voters import VoterHistory
 from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, LeaderEpoch, NodeId
 from ottla.wire.messages.metadata_records import BrokerEndpoint
 
@@ -174,48 +181,84 @@ class Broker:
         )
 
     async def _start_metadata(self) -> None:
-        """Reads the metadata log and begins a new epoch of leading it."""
+        """Reads the metadata log; the only voter begins a new epoch of leading it."""
         store, config = self._stores.metadata, TopicConfig.resolve(self.config, {})
         self._log = MetadataLog(self._clock, self._disk, self._handles, store, self.config)
         self._snapshots = MetadataSnapshots(
             self._clock, self._io, self._disk, self._log.directory, self.config
         )
-        log = self._log.open(self._snapshots)
-        epoch = self._log.win_epoch()
+        snapshot = self._snapshots.look()
+        log = self._log.open(snapshot)
+        state = self._log.read_state()
+        base_offset = log.start_offset if snapshot is None else snapshot.end_offset
+        is_alone = len(voters_of(self.config)) == 1
         partition = Partition(
             METADATA_PARTITION,
             METADATA_TOPIC_ID,
             log,
-            epoch,
+            LeaderEpoch(state.leader_epoch),
             config,
             store.internal_flusher,
             self._metrics.topic(METADATA_TOPIC),
             Home(store.data, METADATA_PARTITION, METADATA_TOPIC_ID, is_durable=False),
             self._node_id,
+            # What only a majority commits, nobody else can vouch for.
+            None if is_alone else log.position_at(base_offset),
         )
-        self._lead_metadata(partition, epoch)
+        self._quorum = self._new_quorum(
+            partition, state, 0 if snapshot is None else snapshot.id.epoch
+        )
         self._metadata = MetadataCache(self.config)
         self._controller = Runtime(
             self._loop,
             self._clock,
             self._io,
             partition,
-            Controller(self.config, self._random),
+            Controller(
+                self.config,
+                self._random,
+                self._stores.cluster_id,
+                self.config.broker_session_timeout_ms,
+            ),
             self._metadata.committed,
             self._snapshots.newest,
         )
-        await self._snapshots.replay(self._controller, self._metadata)
+        self._snapshots.take_of(self._controller, self._metadata)
+        if is_alone:
+            await self._quorum.start()
+            await self._snapshots.replay()
+        self._quorum.run_for(self._controller)
 
-    def _lead_metadata(self, partition: Partition, epoch: LeaderEpoch) -> None:
-        """As the only voter."""
-        voters = (self._node_id,)
-        partition.lead(epoch, voters, voters, 0, self._clock.now().steady_ms)
+    def _new_quorum(
+        self, partition: Partition, state: QuorumState, base_epoch: int
+    ) -> MetadataQuorum:
+        own = own_voter(self.config, self._stores.metadata.directory_id)
+        voters, times = voters_of(self.config), Times.from_config(self.config)
+        cluster_id = self._stores.cluster_id
+
+        def make(state: QuorumState) -> Quorum:
+            history = VoterHistory(voters, can_change=False)
+            return Quorum(own, cluster_id, history, state, times, self._random)
+
+        return MetadataQuorum(
+            self._loop,
+            self._clock,
+            partition,
+            make,
+            state,
+            partial(self._stores.metadata.run, self._log.save_state),
+            base_epoch,
+            QuorumPeers(self._loop, own, cluster_id, voters, times),
+            self._give_up,
+        )
 
     def _wire_partitions(self) -> None:
         self._reports = Reports(self._loop, self._controller, self.config.node_id)
         self._partitions = Partitions(self._controller.partition, self._metadata.absence_of)
         self._departures = Departures(self._loop, self._io, self._disk, self._random)
-        self._repairs = Repairs(self._loop, self._clock, self._partitions, self._renew_epoch)
+        self._repairs = Repairs(
+            self._loop, self._clock, self._partitions, self._renew_epoch, self._healed
+        )
         self._checkpoints = Checkpoints(
             self._loop,
             self._clock,
@@ -259,6 +302,7 @@ class Broker:
             cluster_id=self._stores.cluster_id,
             metadata=self._metadata,
             controller=self._controller,
+            leadership=self._quorum,
             groups=GroupService(),
             stores=self._stores,
             partitions=self._partitions,
@@ -282,9 +326,10 @@ class Broker:
 
     async def _listen(self, services: Services) -> list[Address]:
         """Binds all sockets without serving yet; a taken port stops the start here."""
+        services.router = Router(services)
         self._connections = Connections(
             self._loop,
-            Router(services),
+            services.router,
             Limits(self.config),
             self._metrics,
             self._outbox,
@@ -340,11 +385,15 @@ class Broker:
     # ------------------------------------------------------------------------ data directories
 
     async def _renew_epoch(self, partition: Partition) -> None:
-        """Returns when this node leads the partition under a new epoch, if it still does."""
+        """Returns when this node leads the partition under a new epoch, or leads it no more."""
         if partition is self._controller.partition:
-            self._lead_metadata(partition, await self._stores.metadata.run(self._log.win_epoch))
+            await self._quorum.resign()
         else:
             await self._reports.renew_epoch(partition)
+
+    def _healed(self, partition: Partition) -> None:
+        if partition is self._controller.partition:
+            self._quorum.log_renewed()
 
     def _take_offline(self, store: Store, error: OSError) -> None:
         """A directory's disk has failed. Without the metadata's, or any, there is no broker."""
@@ -447,6 +496,7 @@ class Broker:
         await self._services.shortener.close()
         self._services.groups.close()
         self._controller.close()
+        self._quorum.close()
         self._services.deadlines.close()
         self._services.opening.close()
         self._reports.close()

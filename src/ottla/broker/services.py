@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ottla.broker.control.groups import GroupService
     from ottla.broker.control.metadata import MetadataCache
+    from ottla.broker.control.needs import Leadership
     from ottla.broker.control.runtime import Runtime
     from ottla.broker.counters import Metrics
     from ottla.broker.network.fetch_sessions import FetchSessions
+    from ottla.broker.network.router import Router
     from ottla.broker.network.waiting import Deadlines, Parking
     from ottla.broker.storage.opening import Opening
+    from ottla.broker.storage.partition import Partition
     from ottla.broker.storage.partitions import Partitions
     from ottla.broker.storage.retention import Shortener
     from ottla.broker.storage.stores import Stores
@@ -21,6 +25,10 @@ if TYPE_CHECKING:
     from ottla.cluster.controller import Controller
     from ottla.config import BrokerConfig
     from ottla.ports import Clock, Disk, Executor, Random
+
+
+def _nobody_asks(partition: Partition) -> None:
+    """Where there is one node, nobody joins."""
 
 
 @dataclass(slots=True)
@@ -35,6 +43,7 @@ class Services:
     cluster_id: str
     metadata: MetadataCache
     controller: Runtime[Controller]
+    leadership: Leadership
     groups: GroupService
     stores: Stores
     partitions: Partitions
@@ -45,3 +54,6 @@ class Services:
     parking: Parking
     opening: Opening
     metrics: Metrics
+    # A follower has come far enough to be in sync: the controller is to be asked.
+    on_joining: Callable[[Partition], None] = _nobody_asks
+    router: Router = field(init=False)

@@ -38,7 +38,6 @@ SESSION_SHARE_USED: Final = 0.8
 # What a connection is for: fetches wait at the broker, and nothing else should wait with them.
 TALK: Final = "talk"
 FETCH: Final = "fetch"
-CLIENT_SOFTWARE: Final = "ottla"
 _SIZE: Final = struct.Struct(">i")
 _ERROR_CODE: Final = struct.Struct(">h")
 _CORRELATION_MASK: Final = 0x7FFF_FFFF
@@ -209,7 +208,8 @@ class Connection(asyncio.BufferedProtocol):
         version = ApiVersionsRequest.VERSIONS.last
         while True:
             request = ApiVersionsRequest(
-                client_software_name=CLIENT_SOFTWARE, client_software_version=_own_version()
+                client_software_name=self._settings.software,
+                client_software_version=_own_version(),
             )
             frame = await self._exchange(request, version, None)
             reply = self._read_versions(frame, version)

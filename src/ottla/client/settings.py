@@ -10,6 +10,7 @@ from ottla.client.failures import BadSetting
 from ottla.client.security import Security
 
 PORT_MAX: Final = 65535
+SOFTWARE: Final = "ottla"
 # The settings that this client heeds, besides those of security.
 TIMES: Final = {
     "socket.connection.setup.timeout.ms": "connect_timeout_s",
@@ -24,7 +25,8 @@ class ClientSettings:
     """Can be pickled, compared and hashed: one cluster per process is kept for each."""
 
     bootstrap: tuple[str, ...]
-    client_id: str = "ottla"
+    client_id: str = SOFTWARE
+    software: str = SOFTWARE
     security: Security = field(default_factory=Security)
     connect_timeout_s: float = 10.0
     request_timeout_s: float = 30.0
@@ -44,7 +46,8 @@ class ClientSettings:
         }
         return cls(
             bootstrap=parse_bootstrap(options["bootstrap.servers"]),
-            client_id=options.get("client.id") or "ottla",
+            client_id=options.get("client.id") or SOFTWARE,
+            software=SOFTWARE,
             security=Security.from_kafka(options),
             **times,
         )

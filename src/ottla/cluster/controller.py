@@ -66,6 +66,11 @@ from ottla.wire.messages.delete_topics import (
 from ottla.wire.messages.elect_leaders import ElectLeadersRequest
 from ottla.wire.messages.metadata_records import ConfigRecord, ProducerIdsRecord
 from ottla.wire.messages.unregister_broker import UnregisterBrokerRequest
+from ottla.wire.messages.update_features import (
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 from ottla.wire.schema import Message
 
 PRODUCER_IDS_PER_BLOCK: Final = 1_000
@@ -340,11 +345,20 @@ class Controller:
         )
         return _decision([record], ticket, response)
 
-    def raise_feature(self, name: str, level: int, now: Now, ticket: Ticket) -> Decision[Message]:
-        """Answers with the level in force."""
-        records = features.raised(self.image, name, level)
+    def update_features(
+        self, request: UpdateFeaturesRequest, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        """All of the request or nothing."""
+        records: list[Message] = []
+        for wanted in request.feature_updates:
+            records += features.raised(self.image, wanted.feature, wanted.max_version_level)
         self._membership.look_again(self.image)
-        return _decision([*records], ticket, level)
+        results = [
+            UpdatableFeatureResult(wanted.feature, ErrorCode.NONE, None)
+            for wanted in request.feature_updates
+        ]
+        response = UpdateFeaturesResponse(error_message=None, results=results)
+        return _decision(records, ticket, response, request.validate_only)
 
     # The broker in this process.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from ottla.cluster.image import BrokerImage, ControllerImage, MetadataImage
-from ottla.errors import CannotStart, InvalidRequest
+from ottla.errors import CannotStart, InvalidUpdateVersion
 from ottla.wire.messages.metadata_records import FeatureLevelRecord
 
 METADATA_VERSION: Final = "metadata.version"
@@ -44,9 +44,9 @@ def raised(image: MetadataImage, name: str, level: int) -> list[FeatureLevelReco
     now = image.features.get(name, 0)
     supported = SUPPORTED.get(name)
     if supported is None:
-        raise InvalidRequest(f"There is no feature {name}.")
+        raise InvalidUpdateVersion(f"There is no feature {name}.")
     if not max(now, supported.first) <= level <= supported.last:
-        raise InvalidRequest(
+        raise InvalidUpdateVersion(
             f"{name} is at {now} and can be raised to {supported.last}, not set to {level}."
         )
     nodes: list[BrokerImage | ControllerImage] = [*image.brokers.values()]
@@ -54,7 +54,7 @@ def raised(image: MetadataImage, name: str, level: int) -> list[FeatureLevelReco
         own = next((told for told in node.features if told.name == name), None)
         # A node that has told nothing is of the version before there was more than one level.
         if level > (BEGINNING[name] if own is None else own.last):
-            raise InvalidRequest(
+            raise InvalidUpdateVersion(
                 f"Node {node.id} does not know {name} {level}; start a newer version of it first."
             )
     return [] if level == now else [FeatureLevelRecord(name=name, feature_level=level)]

@@ -39,6 +39,8 @@ _FOR_KAFKA_FILES: Final = (
     " Accepted so that Kafka's files load, but without effect: a broker is one event loop."
 )
 
+_ALONE: Final = " Accepted, but without effect on a cluster of one."
+
 
 class BrokerConfig(Settings):
     """Everything that can be set per broker."""
@@ -171,9 +173,9 @@ class BrokerConfig(Settings):
     )
     request_timeout_ms: int = setting(
         30_000,
-        "How long the broker waits for an answer of another. Accepted, but without effect on a "
-        "cluster of one.",
-        at_least(0),
+        "How long the broker waits for an answer of another, and a request that only the "
+        "controller can decide for the controller." + _ALONE,
+        at_least(1),
         has_effect=False,
     )
     fetch_max_bytes: int = setting(
@@ -330,6 +332,64 @@ class BrokerConfig(Settings):
         20,
         "The pause before a request to another voter that has failed is sent again.",
         between(0, INT_MAX),
+    )
+
+    # The cluster
+    broker_session_timeout_ms: int = setting(
+        9_000,
+        "For how long the controller may hear nothing of a broker before others lead its "
+        "partitions.",
+        at_least(1),
+    )
+    broker_heartbeat_interval_ms: int = setting(
+        2_000,
+        "How often a broker tells the controller that it lives." + _ALONE,
+        at_least(1),
+        has_effect=False,
+    )
+    controlled_shutdown_enable: bool = setting(
+        True,
+        "Whether a broker that stops has others take over first." + _ALONE,
+        has_effect=False,
+    )
+    controlled_shutdown_timeout_ms: int = setting(
+        10_000,
+        "How long a broker that stops waits until others have taken over; then it stops "
+        "all the same. Ottla's own setting." + _ALONE,
+        at_least(0),
+        has_effect=False,
+    )
+    replica_lag_time_max_ms: Long = setting(
+        30_000,
+        "For how long a replica may lack what its leader has before it is not in sync any "
+        "more." + _ALONE,
+        at_least(1),
+        has_effect=False,
+    )
+    replica_fetch_min_bytes: int = setting(
+        1,
+        "Bytes that a fetch of a replica waits for at its leader." + _ALONE,
+        at_least(0),
+        has_effect=False,
+    )
+    replica_fetch_max_bytes: int = setting(
+        _MIB,
+        "Bytes of one partition in a fetch of a replica; a larger batch comes all the "
+        "same." + _ALONE,
+        at_least(0),
+        has_effect=False,
+    )
+    replica_fetch_wait_max_ms: int = setting(
+        500,
+        "How long a fetch of a replica waits at its leader." + _ALONE,
+        at_least(0),
+        has_effect=False,
+    )
+    replica_fetch_response_max_bytes: int = setting(
+        10 * _MIB,
+        "Bytes in the answer to a fetch of a replica." + _ALONE,
+        at_least(0),
+        has_effect=False,
     )
 
     # Groups and offsets

@@ -144,6 +144,14 @@ class FetchAnswered:
 
 
 @dataclass(frozen=True, slots=True)
+class LeaderUnreachable:
+    """The connection to the leader was refused, or lost: it may be dead."""
+
+    epoch: int
+    leader_id: NodeId
+
+
+@dataclass(frozen=True, slots=True)
 class AddVoterAsked:
     """AddRaftVoter, after the shell has asked the new voter for the versions it supports."""
 
@@ -187,6 +195,7 @@ Event: TypeAlias = (
     | Acknowledged
     | RequestFailed
     | FetchAnswered
+    | LeaderUnreachable
     | AddVoterAsked
     | RemoveVoterAsked
     | UpdateVoterAsked

@@ -5,7 +5,13 @@ from __future__ import annotations
 from ottla.errors import ErrorCode
 from ottla.quorum.decisions import AskUpdate, TakeRecords, TakeSnapshot, Truncate
 from ottla.quorum.elections import is_meant
-from ottla.quorum.events import Acknowledged, EpochBegun, EpochEnded, FetchAnswered
+from ottla.quorum.events import (
+    Acknowledged,
+    EpochBegun,
+    EpochEnded,
+    FetchAnswered,
+    LeaderUnreachable,
+)
 from ottla.quorum.node import BrokenQuorum, Node
 from ottla.quorum.requests import check_epoch_request
 from ottla.quorum.roles import Role
@@ -77,6 +83,15 @@ def _take(node: Node, event: FetchAnswered) -> None:
             node.out.append(TakeRecords())
         if event.high_watermark >= 0:
             node.commit(event.high_watermark)
+
+
+def leader_unreachable(node: Node, event: LeaderUnreachable) -> None:
+    """Asks for an election soon. A leader that lives is protected by the others' pre-votes."""
+    is_ours = (event.epoch, event.leader_id) == (node.epoch, node.leader_id)
+    if node.role is Role.FOLLOWER and is_ours and node.is_voter:
+        node.has_fetched = False
+        soon_ms = node.now_ms + node.random.below(node.times.doubt_ms + 1)
+        node.deadline_ms = min(soon_ms, node.deadline_ms or soon_ms)
 
 
 def _tell_where_we_are(node: Node) -> None:

@@ -1,14 +1,10 @@
-"""What a voter must not forget: the epoch, its leader, and whom it voted for in it.
-
-The quorum has one voter so far. It wins its own election at every start, which gives the metadata
-log a new leader epoch; the state is stored before the first record of that epoch is written.
-"""
+"""What a voter must not forget: the epoch, its leader, and whom it voted for in it."""
 
 from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from ottla.types import NO_NODE, NodeId
@@ -28,18 +24,6 @@ class QuorumState:
     leader_epoch: int = 0
     voted_id: NodeId = NO_NODE
     voted_directory_id: bytes = NO_DIRECTORY_ID
-
-
-def elect_self(state: QuorumState, node_id: NodeId) -> QuorumState:
-    """The only voter votes for itself in the next epoch, and that is a majority."""
-    return replace(
-        state,
-        leader_id=node_id,
-        leader_epoch=state.leader_epoch + 1,
-        # As in Kafka, a known leader replaces the vote that made it one.
-        voted_id=NO_NODE,
-        voted_directory_id=NO_DIRECTORY_ID,
-    )
 
 
 def encode_state(state: QuorumState) -> bytes:

@@ -31,6 +31,11 @@ class Times:
         return self.fetch_timeout_ms * 3 // 2
 
     @property
+    def doubt_ms(self) -> int:
+        """A follower that cannot reach its leader waits up to so long before it asks the others."""
+        return self.fetch_timeout_ms // 10
+
+    @property
     def announce_ms(self) -> int:
         """A voter that has not fetched for so long is told of the leader again."""
         return self.fetch_timeout_ms // 2

@@ -151,7 +151,8 @@ class Node:
             self.cache.committed,
             self.snapshots.newest,
         )
-        await self.snapshots.replay(self.controller, self.cache)
+        self.snapshots.take_of(self.controller, self.cache)
+        await self.snapshots.replay()
         loop = asyncio.get_running_loop()
         self.shortener = Shortener(loop, self.disk, self, self._save_start_offsets)
         self.snapshots.cut_with(self.shortener.shorten)

@@ -76,7 +76,7 @@ class House:
             disk,
             self.stores,
             self.partitions,
-            Repairs(self.loop, self.clock, self.partitions, self._no_epoch),
+            Repairs(self.loop, self.clock, self.partitions, self._no_epoch, lambda partition: None),
             60.0,
         )
         metrics = Metrics()

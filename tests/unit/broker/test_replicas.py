@@ -13,8 +13,9 @@ from ottla.broker.counters import TopicMetrics
 from ottla.broker.storage import partition_replica
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
-from ottla.broker.storage.partition_writes import PartitionWrites, WriteState
+from ottla.broker.storage.partition_writes import PartitionWrites
 from ottla.broker.storage.truncation import Truncation
+from ottla.broker.storage.write_states import WriteState
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import NotEnoughReplicas, NotLeader, OffsetOutOfRange, StorageFailed
 from ottla.log.directory import DataDirectory

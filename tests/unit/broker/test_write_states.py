@@ -7,17 +7,15 @@ import re
 from dataclasses import dataclass
 from random import Random
 
-from ottla.broker.storage import partition_writes
-from ottla.broker.storage.partition_writes import NEXT, WriteState
+from ottla.broker.storage import write_states
+from ottla.broker.storage.write_states import NEXT, WriteState
 from ottla.log.log import SyncTicket
 from records_kit import NOW_MS
 from unit.broker.test_replicas import OWN, SECOND, Node
 
 
 def test_the_table_at_the_top_is_the_table_that_is_used() -> None:
-    rows = re.findall(
-        r"^\| (\w+) +\|.*\| ([A-Z ()a-z]+) +\|$", partition_writes.__doc__ or "", re.M
-    )
+    rows = re.findall(r"^\| (\w+) +\|.*\| ([A-Z ()a-z]+) +\|$", write_states.__doc__ or "", re.M)
     written = {
         WriteState[state]: {WriteState[name] for name in following.split() if name.isupper()}
         for state, following in rows

@@ -22,6 +22,7 @@ from ottla.wire.messages.broker_registration import (
 )
 from ottla.wire.messages.elect_leaders import ElectLeadersRequest, TopicPartitions
 from ottla.wire.messages.unregister_broker import UnregisterBrokerRequest
+from ottla.wire.messages.update_features import FeatureUpdateKey, UpdateFeaturesRequest
 from unit.cluster.conftest import Cluster
 
 CLUSTER_ID = "this-cluster"
@@ -41,7 +42,7 @@ class Fleet(Cluster):
         for node_id in nodes:
             self.join(node_id)
         if eligible:
-            self.ask("raise_feature", "metadata.version", 23)
+            self.raise_feature("metadata.version", 23)
             self.settle()
 
     @property
@@ -55,6 +56,12 @@ class Fleet(Cluster):
             record = self.controller.decode(None, value)
             self.controller.apply(record, self.NOW.wall_ms)
         self.controller.loaded(self.NOW)
+
+    def raise_feature(self, name: str, level: int) -> int:
+        wanted = FeatureUpdateKey(feature=name, max_version_level=level)
+        request = UpdateFeaturesRequest(feature_updates=[wanted])
+        code: int = self.ask("update_features", request).error_code
+        return code
 
     def ask(self, decider: str, *arguments: Any) -> Any:
         ticket = object()

@@ -7,7 +7,7 @@ import pytest
 from ottla.cluster import requested_elections
 from ottla.cluster.elections import Rules, Standing
 from ottla.cluster.growth import grown
-from ottla.errors import ErrorCode, InvalidRequest, PolicyViolation
+from ottla.errors import ErrorCode, InvalidRequest, InvalidUpdateVersion, PolicyViolation
 from unit.cluster.fleet import Fleet
 
 TOPIC, SET = 2, 0
@@ -141,24 +141,26 @@ class TestEligibleLeaders:
         old = fleet.registration(2).features
         old[0].max_supported_version = 21
         fleet.join(2, features=old)
-        with pytest.raises(InvalidRequest, match=r"Node 2 does not know metadata\.version 23"):
-            fleet.ask("raise_feature", "metadata.version", 23)
+        with pytest.raises(
+            InvalidUpdateVersion, match=r"Node 2 does not know metadata\.version 23"
+        ):
+            fleet.raise_feature("metadata.version", 23)
         fleet.lose(2)
         fleet.come_back(2)
-        assert fleet.ask("raise_feature", "metadata.version", 23) == 23
+        assert fleet.raise_feature("metadata.version", 23) == 0
         assert fleet.image.features == {"metadata.version": 23}
         for level in (22, 24):
-            with pytest.raises(InvalidRequest, match="can be raised to 23"):
-                fleet.ask("raise_feature", "metadata.version", level)
-        with pytest.raises(InvalidRequest, match="no feature"):
-            fleet.ask("raise_feature", "group.version", 1)
+            with pytest.raises(InvalidUpdateVersion, match="can be raised to 23"):
+                fleet.raise_feature("metadata.version", level)
+        with pytest.raises(InvalidUpdateVersion, match="no feature"):
+            fleet.raise_feature("group.version", 1)
 
     def test_raised_it_holds_for_partitions_that_have_no_leader(self):
         fleet = fleet_with([1, 2])
         fleet.lose(2)
         fleet.lose(1)
         fleet.come_back(2)
-        fleet.ask("raise_feature", "metadata.version", 23)
+        fleet.raise_feature("metadata.version", 23)
         fleet.settle()
         assert state(fleet) == (-1, (), (1,))
         fleet.come_back(1)

@@ -8,15 +8,8 @@ from ottla.quorum.state import (
     QuorumState,
     UnreadableQuorumState,
     decode_state,
-    elect_self,
     encode_state,
 )
-
-
-def test_each_election_begins_a_new_epoch_led_by_the_only_voter():
-    first = elect_self(QuorumState(), 7)
-    assert (first.leader_id, first.leader_epoch) == (7, 1)
-    assert elect_self(first, 7).leader_epoch == 2
 
 
 def test_the_state_is_stored_in_kafkas_form():
@@ -28,11 +21,6 @@ def test_the_state_is_stored_in_kafkas_form():
         b'"votedDirectoryId":"AAECAwQFBgcICQoLDA0ODw","data_version":1}'
     )
     assert decode_state(encode_state(state)) == state
-
-
-def test_a_stored_epoch_survives():
-    state = elect_self(elect_self(QuorumState(), 3), 3)
-    assert elect_self(decode_state(encode_state(state)), 3).leader_epoch == 3
 
 
 def test_version_0_of_the_file_is_read():

@@ -1,18 +1,18 @@
-"""The metadata log of this node as a start finds it, and the epoch under which it is led."""
+"""The metadata log of this node as a start finds it, and what it remembers of its quorum."""
 
 from __future__ import annotations
 
-from ottla.broker.control.snapshots import MetadataSnapshots, open_after
+from ottla.broker.control.snapshots import open_after
 from ottla.broker.storage.partition_opener import log_config
 from ottla.broker.storage.stores import METADATA_PARTITION, Store
+from ottla.cluster.snapshot_file import Snapshot
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.log.checkpoints import LOG_SIZES, RECOVERY_POINTS, START_OFFSETS, read_offsets
 from ottla.log.handles import Handles
 from ottla.log.log import Log
 from ottla.ports import Clock, Disk
 from ottla.quorum.state import FILE_NAME as QUORUM_FILE
-from ottla.quorum.state import QuorumState, decode_state, elect_self, encode_state
-from ottla.types import LeaderEpoch, NodeId
+from ottla.quorum.state import QuorumState, decode_state, encode_state
 
 
 class MetadataLog:
@@ -27,11 +27,12 @@ class MetadataLog:
         self._store = store
         self._config = config
         self.directory = store.data.partition_path(METADATA_PARTITION)
+        self._is_first_state = True
 
-    def open(self, snapshots: MetadataSnapshots) -> Log:
+    def open(self, snapshot: Snapshot | None) -> Log:
         """Its records go on where the newest snapshot ends, or before."""
         start_offset = self._checkpointed(START_OFFSETS)
-        return open_after(snapshots.look(), start_offset, self.directory, self._open_from)
+        return open_after(snapshot, start_offset, self.directory, self._open_from)
 
     def _open_from(self, start_offset: int) -> Log:
         was_clean, known_bytes = self._store.was_clean, None
@@ -53,16 +54,16 @@ class MetadataLog:
         offsets = read_offsets(self._disk, f"{self._store.path}/{kind}")
         return offsets.get(METADATA_PARTITION, 0)
 
-    def win_epoch(self) -> LeaderEpoch:
-        """A new epoch of leading it, durable when this returns."""
-        self._disk.make_directory(self.directory)
+    def read_state(self) -> QuorumState:
         path = f"{self.directory}/{QUORUM_FILE}"
-        state, is_first = QuorumState(), not self._disk.exists(path)
-        if not is_first:
-            state = decode_state(self._disk.read_file(path))
-        state = elect_self(state, NodeId(self._config.node_id))
-        self._disk.write_file(path, encode_state(state))
-        if is_first:
+        self._is_first_state = not self._disk.exists(path)
+        return QuorumState() if self._is_first_state else decode_state(self._disk.read_file(path))
+
+    def save_state(self, state: QuorumState) -> None:
+        """Durable when this returns."""
+        self._disk.make_directory(self.directory)
+        self._disk.write_file(f"{self.directory}/{QUORUM_FILE}", encode_state(state))
+        if self._is_first_state:
             # Its directory may be new as well: a crash must not take the vote with it.
             self._disk.sync_directory(self._store.path)
-        return LeaderEpoch(state.leader_epoch)
+            self._is_first_state = False

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 from ottla.broker.storage.partition import Partition
+from ottla.broker.storage.waiters import FutureWaiter
 from ottla.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
@@ -102,6 +103,9 @@ class Runtime(Generic[S]):
         self._loading: asyncio.Task[None] | None = None
         self._is_loaded = False
         self._is_closed = False
+        # Why nothing is decided here; another node may lead.
+        self._refusal: OttlaError | None = None
+        self._telling: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------------------- deciding
 
@@ -183,7 +187,7 @@ class Runtime(Generic[S]):
 
     async def all_committed(self) -> None:
         """Returns when everything that is appended now is committed."""
-        waiter = _Commit(self._loop.create_future())
+        waiter = FutureWaiter(self._loop.create_future())
         self.partition.wait_committed(self.partition.end_offset, waiter, None)
         await waiter.future
 
@@ -224,6 +228,52 @@ class Runtime(Generic[S]):
         if not self._is_closed:
             self.start_loading()
 
+    # ----------------------------------------------------------------------- leading, following
+
+    def start_leading(self) -> asyncio.Task[None]:
+        """Decides once the whole log is committed and read; the task ends then."""
+        self._refusal = None
+        return self.start_loading()
+
+    def stop_leading(self, refusal: OttlaError) -> None:
+        """Another node may decide from now on: what was believed here is forgotten."""
+        self._refusal = refusal
+        if self._loading is not None:
+            self._loading.cancel()
+            self._loading = None
+        self._fail_everybody(refusal)
+
+    def tell_committed(self) -> asyncio.Task[None] | None:
+        """Where another node decides: tells of what is committed by now, of each record once."""
+        if self._is_closed or self._published_offset >= self.partition.high_watermark.offset:
+            return None
+        if self._telling is None or self._telling.done():
+            self._telling = self._loop.create_task(self._tell_until_it_works())
+        return self._telling
+
+    async def _tell_until_it_works(self) -> None:
+        while True:
+            try:
+                await self._tell_committed()
+            except (OttlaError, OSError) as error:
+                logger.warning("%s cannot be read yet: %s", self.partition.name, error)
+                await asyncio.sleep(LOAD_PAUSE_S)
+            else:
+                return
+
+    async def _tell_committed(self) -> None:
+        if not self._published_offset:
+            await self._load_snapshot(fold=False)
+        while not self._is_loaded and self._published_offset < self.partition.high_watermark.offset:
+            offset = max(self._published_offset, self.partition.start_offset)
+            end_offset, records = await self._io.run(self._read_chunk, offset)
+            if end_offset == offset:
+                break
+            # A load may have told of some of them meanwhile.
+            news = [record for record, at, _ in records if at >= self._published_offset]
+            if end_offset > self._published_offset:
+                self._publish(end_offset, news)
+
     def _fail_everybody(self, error: OttlaError) -> None:
         self._is_loaded = False
         self._stop_timer()
@@ -239,6 +289,8 @@ class Runtime(Generic[S]):
     def _unavailable(self) -> OttlaError:
         if self._is_closed:
             return CoordinatorNotAvailable(f"{self.partition.name} is closed here")
+        if self._refusal is not None:
+            return type(self._refusal)(*self._refusal.args)
         return CoordinatorLoading(f"{self.partition.name} is being read")
 
     # --------------------------------------------------------------------------------- loading
@@ -284,7 +336,7 @@ class Runtime(Generic[S]):
         self._is_loaded = True
         self._arm_timer()
 
-    async def _load_snapshot(self) -> int:
+    async def _load_snapshot(self, *, fold: bool = True) -> int:
         """Takes in what the log no longer tells; returns the offset from which on it does."""
         start_offset = self.partition.start_offset
         if self._newest_snapshot is None:
@@ -301,7 +353,8 @@ class Runtime(Generic[S]):
         is_news = self._published_offset < covered_offset
         for batch in snapshot.batches:
             _, records = await self._io.run(self._decode, batch, 0)
-            self._apply(records)
+            if fold:
+                self._apply(records)
             if is_news:
                 self._publish(self._published_offset, [record for record, _, _ in records])
         self._published_offset = max(self._published_offset, covered_offset)
@@ -381,8 +434,9 @@ class Runtime(Generic[S]):
 
     def close(self) -> None:
         self._is_closed = True
-        if self._loading is not None:
-            self._loading.cancel()
+        for task in (self._loading, self._telling):
+            if task is not None:
+                task.cancel()
         self._fail_everybody(CoordinatorNotAvailable(f"{self.partition.name} is closed here"))
 
 
@@ -390,18 +444,3 @@ def _fail(tickets: Iterable[Ticket], error: OttlaError) -> None:
     for ticket in tickets:
         if isinstance(ticket, asyncio.Future) and not ticket.done():
             ticket.set_exception(error)
-
-
-class _Commit:
-    """A future that a partition can tell."""
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self.future = future
-
-    def succeeded(self, item: Any) -> None:
-        if not self.future.done():
-            self.future.set_result(None)
-
-    def failed(self, item: Any, error: Exception) -> None:
-        if not self.future.done():
-            self.future.set_exception(error)

@@ -178,15 +178,22 @@ class MetadataSnapshots:
         found, self._found, self._has_looked = self._found, None, False
         return found
 
-    async def replay(self, controller: Runtime[Controller], metadata: MetadataCache) -> None:
+    def take_of(self, controller: Runtime[Controller], metadata: MetadataCache) -> None:
+        """Whose image is written, and who says how far it is committed."""
+        self._controller = controller
+        self._metadata = metadata
+        self._counted_from = self._bytes_in
+        self._waits_since_ms = self._clock.now().steady_ms
+
+    async def replay(self) -> None:
         """Reads all that the metadata log and its snapshot say."""
+        controller = self._controller
+        bytes_in = self._bytes_in
         try:
             await controller.load()
         except (CorruptBatch, InconsistentMetadata) as error:
             raise _damaged(controller.partition.directory, error) from error
-        self._controller = controller
-        self._metadata = metadata
-        self._counted_from = self._bytes_in - controller.replayed_bytes
+        self._counted_from = bytes_in - controller.replayed_bytes
         self._waits_since_ms = self._clock.now().steady_ms
 
     def cut_with(self, shorten: Shorten) -> None:

@@ -2,8 +2,8 @@
 
 A version that is too new gets error 35 and the versions of this API, in the form of version 0, and
 the client asks again. Of features there is `metadata.version`; `group.version` and
-`transaction.version` are not listed as long as there is nothing behind them. Levels cannot be
-changed (UpdateFeatures), as there is one only.
+`transaction.version` are not listed as long as there is nothing behind them. APIs that only nodes
+speak with each other are listed to nodes only.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
 from ottla.cluster.features import SUPPORTED
 from ottla.errors import InvalidRequest, UnsupportedVersion, code_of
+from ottla.types import NODE_SOFTWARE
 from ottla.wire.messages.api_versions import (
     ApiVersion,
     ApiVersionsRequest,
@@ -42,8 +43,13 @@ def handle(
         and _SOFTWARE.fullmatch(request.client_software_version)
     ):
         return ApiVersionsResponse(error_code=code_of(InvalidRequest()))
+    is_node = request.client_software_name == NODE_SOFTWARE
     return ApiVersionsResponse(
-        api_keys=[ApiVersion(api.key, api.first, api.last) for api in APIS.values()],
+        api_keys=[
+            ApiVersion(api.key, api.first, api.last)
+            for api in APIS.values()
+            if is_node or not api.for_nodes
+        ],
         supported_features=[SupportedFeatureKey(name, *SUPPORTED[name]) for name in SUPPORTED],
         # As in Kafka, where the metadata stand that say so.
         finalized_features_epoch=services.controller.partition.high_watermark.offset - 1,

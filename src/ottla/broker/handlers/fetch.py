@@ -1,6 +1,6 @@
 """Fetch, versions 4 to 17: fetch sessions (KIP-227), topic ids (KIP-516), leader epochs (KIP-320).
 
-Left out: followers (replica ids are refused until there are replicas), rack-aware reads (KIP-392).
+Followers are served from `replica_fetch`. Left out: rack-aware reads (KIP-392).
 The last stable offset is the high watermark as long as there are no transactions.
 """
 
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import ClassVar
 
 from ottla.broker.deferred import Deferred
 from ottla.broker.network.fetch_sessions import (
@@ -19,13 +20,12 @@ from ottla.broker.network.fetch_sessions import (
     PartitionKey,
     TopicKey,
 )
-from ottla.broker.network.waiting import ParkedFetch, SharedReads
+from ottla.broker.network.waiting import ParkedFetch, ReadPlace, SharedReads
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
 from ottla.broker.storage.partition import Partition
 from ottla.errors import (
     FetchSessionTopicIdError,
-    InvalidRequest,
     OttlaError,
     UnknownTopicId,
     code_of,
@@ -38,6 +38,7 @@ from ottla.wire.messages.fetch import (
     FetchResponse,
     PartitionData,
 )
+from ottla.wire.schema import Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -50,7 +51,9 @@ def handle(
     services: Services, context: RequestContext, request: FetchRequest
 ) -> Deferred[FetchResponse] | FetchResponse:
     if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
-        raise InvalidRequest("this cluster has no followers yet")
+        from ottla.broker.handlers.replica_fetch import ReplicaFetch
+
+        return ReplicaFetch(services, context, request).start()
     return Fetch(services, context, request).start()
 
 
@@ -60,6 +63,8 @@ def error_response(request: FetchRequest, error: Exception) -> FetchResponse:
 
 class Fetch:
     """One fetch from its session to its reply; parked in between when there is too little."""
+
+    IS_REPLICA: ClassVar = False
 
     __slots__ = (
         "_asked",
@@ -220,15 +225,29 @@ class Fetch:
             return False
         limit = min(asked.partition_max_bytes, room)
         place = (partition, asked.fetch_offset, limit, committed)
+        return self._fill(place, answer, partition.read, cached_only, reads)
+
+    def _fill(
+        self,
+        place: ReadPlace,
+        answer: PartitionData,
+        read: Callable[..., Buffer | None],
+        cached_only: bool,
+        reads: SharedReads | None,
+    ) -> bool:
         data = reads.get(place) if reads is not None else None
         if data is None:
-            data = partition.read(asked.fetch_offset, limit, cached_only=cached_only)
+            _, offset, limit, _ = place
+            data = read(offset, limit, cached_only=cached_only)
             if data is None:
                 return True
             if reads is not None:
                 reads[place] = data
         answer.records = data
         return False
+
+    def _readable_to(self, partition: Partition) -> int:
+        return partition.high_watermark.offset
 
     # ------------------------------------------------------------------------------- answering
 
@@ -239,7 +258,7 @@ class Fetch:
         for (_, asked), found in zip(self._asked, self._partitions, strict=True):
             if isinstance(found, Partition):
                 waiting.append(found)
-                if asked.fetch_offset > found.high_watermark.offset:
+                if asked.fetch_offset > self._readable_to(found):
                     ahead[found] = asked.fetch_offset
         parked = ParkedFetch(
             self._services.parking,
@@ -249,6 +268,7 @@ class Fetch:
             self._complete,
             ahead,
             self._count_missing,
+            of_replica=self.IS_REPLICA,
         )
         self._deferred.when_abandoned(parked.leave)
         return self._deferred

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 from ottla.broker.counters import ApiMetrics, Metrics
 from ottla.broker.deferred import Deferred
 from ottla.broker.request import RequestContext
-from ottla.errors import OttlaError
+from ottla.errors import InvalidRequest, OttlaError
 from ottla.wire.codec import MalformedMessage, decode_prefix
-from ottla.wire.framing import RequestHead, read_head
+from ottla.wire.framing import RequestHead, frame_reply, read_head
 from ottla.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -58,9 +58,19 @@ class ApiKey(IntEnum):
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
+    ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
     OFFSET_DELETE = 47
+    ALTER_PARTITION = 56
+    UPDATE_FEATURES = 57
+    ENVELOPE = 58
     DESCRIBE_CLUSTER = 60
+    BROKER_REGISTRATION = 62
+    BROKER_HEARTBEAT = 63
+    UNREGISTER_BROKER = 64
+    ALLOCATE_PRODUCER_IDS = 67
+    CONTROLLER_REGISTRATION = 70
+    ASSIGN_REPLICAS_TO_DIRS = 73
     DESCRIBE_TOPIC_PARTITIONS = 75
 
 
@@ -71,6 +81,10 @@ class Api(NamedTuple):
     first: int
     last: int
     flexible: int
+    for_nodes: bool = False
+    """Whether only the nodes of a cluster speak it; clients are not told of it."""
+    by_controller: bool = False
+    """Whether only the controller can answer; other nodes forward the request to it."""
 
     @property
     def module(self) -> str:
@@ -85,6 +99,7 @@ class Api(NamedTuple):
 # A list of small things takes twenty times its bytes once it is read. Only records may be larger.
 PLAIN_REQUEST_BYTES_MAX: Final = 16 * 1024 * 1024
 NEVER_FLEXIBLE: Final = 0x7FFF
+FRAME_SIZE_BYTES: Final = 4
 
 APIS: Final[dict[int, Api]] = {
     api.key: api
@@ -104,19 +119,29 @@ APIS: Final[dict[int, Api]] = {
         Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5),
         Api(ApiKey.LIST_GROUPS, 0, 5, 3),
         Api(ApiKey.API_VERSIONS, 0, 4, 3),
-        Api(ApiKey.CREATE_TOPICS, 2, 7, 5),
-        Api(ApiKey.DELETE_TOPICS, 1, 6, 4),
+        Api(ApiKey.CREATE_TOPICS, 2, 7, 5, by_controller=True),
+        Api(ApiKey.DELETE_TOPICS, 1, 6, 4, by_controller=True),
         Api(ApiKey.DELETE_RECORDS, 0, 2, 2),
         Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2),
         Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, 4),
         Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, 4),
-        Api(ApiKey.ALTER_CONFIGS, 0, 2, 2),
+        Api(ApiKey.ALTER_CONFIGS, 0, 2, 2, by_controller=True),
         Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 4, 2),
-        Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2),
+        Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2, by_controller=True),
         Api(ApiKey.DELETE_GROUPS, 0, 2, 2),
-        Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1),
+        Api(ApiKey.ELECT_LEADERS, 0, 2, 2, by_controller=True),
+        Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1, by_controller=True),
         Api(ApiKey.OFFSET_DELETE, 0, 0, NEVER_FLEXIBLE),
+        Api(ApiKey.ALTER_PARTITION, 2, 3, 0, for_nodes=True),
+        Api(ApiKey.UPDATE_FEATURES, 0, 2, 0, by_controller=True),
+        Api(ApiKey.ENVELOPE, 0, 0, 0, for_nodes=True),
         Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0),
+        Api(ApiKey.BROKER_REGISTRATION, 0, 4, 0, for_nodes=True),
+        Api(ApiKey.BROKER_HEARTBEAT, 0, 1, 0, for_nodes=True),
+        Api(ApiKey.UNREGISTER_BROKER, 0, 0, 0, by_controller=True),
+        Api(ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, 0, for_nodes=True),
+        Api(ApiKey.CONTROLLER_REGISTRATION, 0, 0, 0, for_nodes=True),
+        Api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, 0, 0, for_nodes=True),
         Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0),
     )
 }
@@ -211,6 +236,36 @@ class Router:
         if isinstance(outcome, (Message, Deferred)) or outcome is None:
             return outcome
         return self._guarded(route, request, outcome)
+
+    async def answer(self, request: Message) -> Message:
+        """The reply to a request of this node itself; what goes wrong is in it."""
+        route = self._routes.get(request.API_KEY) or self._load(request.API_KEY)
+        context = RequestContext(request.API_KEY, route.api.last, 0, None, "", "", {})
+        return await self._answered(route, request, context)
+
+    async def answer_frame(self, frame: memoryview, host: str, listener: str) -> bytes:
+        """The reply, head included, to a request that another node has sent us for a client."""
+        head, route = self.find(frame)
+        if not route.api.by_controller:
+            raise InvalidRequest(f"{route.api.name} is not for the controller.")
+        context = RequestContext(
+            head.api_key, head.version, head.correlation_id, head.client_id, host, listener, {}
+        )
+        route.metrics.count += 1
+        request, _ = decode_prefix(route.request, frame, head.version, head.body_at)
+        reply = await self._answered(route, request, context)
+        is_flexible = head.version >= route.api.flexible
+        chunks = frame_reply(head.correlation_id, is_flexible, reply, head.version)
+        return b"".join(chunks)[FRAME_SIZE_BYTES:]
+
+    async def _answered(self, route: Route, request: Message, context: RequestContext) -> Message:
+        try:
+            outcome = route.handle(self._services, context, request)
+            reply = await outcome if isinstance(outcome, Awaitable) else outcome
+        except Exception as error:
+            return self.error_reply(route, request, error)
+        assert isinstance(reply, Message), f"{route.api.name} is answered by what it waits for"
+        return reply
 
     async def _guarded(
         self, route: Route, request: Message, outcome: Later

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, Protocol, TypeAlias
 
 from ottla.broker.deferred import Deferred
-from ottla.broker.storage.partition_writes import WriteState
+from ottla.broker.storage.write_states import WriteState
 from ottla.errors import InvalidRecord, RequestTimedOut, code_of
 from ottla.wire.messages.produce import (
     BatchIndexAndErrorMessage,
@@ -188,7 +188,8 @@ async def wait_for_ends(deadlines: Deadlines, partitions: Iterable[Partition]) -
 
 
 # What fetches of one turn have read, by partition, offset, bytes at most and high watermark.
-SharedReads: TypeAlias = "dict[tuple[Partition, int, int, int], Buffer]"
+ReadPlace: TypeAlias = "tuple[Partition, int, int, int]"
+SharedReads: TypeAlias = "dict[ReadPlace, Buffer]"
 
 
 class Parking:
@@ -245,6 +246,8 @@ class ParkedFetch:
         complete: Callable[[SharedReads], None],
         ahead: dict[Partition, int],
         count_missing: Callable[[SharedReads], int],
+        *,
+        of_replica: bool = False,
     ) -> None:
         self._parking = parking
         self._partitions = partitions
@@ -254,7 +257,7 @@ class ParkedFetch:
         self._count_missing = count_missing
         self._is_woken = False
         for partition in partitions:
-            partition.add_fetch(self)
+            partition.add_fetch(self, of_replica=of_replica)
         self._bucket = parking.deadlines.add(self, wait_s)
 
     def arrived(self, partition: Partition, byte_count: int) -> None:

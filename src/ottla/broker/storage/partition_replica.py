@@ -242,6 +242,21 @@ class PartitionReplica(PartitionWrites):
         self._commit()
         return True
 
+    def has_replica(self, replica: NodeId) -> bool:
+        return self._replicas is not None and replica in self._replicas.replicas
+
+    def joining(self) -> frozenset[int]:
+        """Replicas that are not in sync and have all that it takes, unless they are proposed."""
+        replicas = self._replicas
+        if replicas is None or replicas.is_proposing:
+            return frozenset()
+        return replicas.joinable(Offset(self.reached_offset))
+
+    @property
+    def written_offset(self) -> int:
+        """Up to here a replica may read."""
+        return self._log.written.offset
+
     def read_uncommitted(self, offset: int, max_bytes: int, *, cached_only: bool) -> Buffer | None:
         """As `read`, for replicas: up to the last batch that is written, empty ones included."""
         log = self._log
@@ -279,6 +294,15 @@ class PartitionReplica(PartitionWrites):
             waiter.failed(item, StorageFailed(f"{self.name} takes no more writes"))
         else:
             self.waiters.add_durable(log.end_offset, waiter, item)
+
+    @property
+    def synced_offset(self) -> int:
+        """All before it is on stable storage here."""
+        return self._log.synced.offset
+
+    @property
+    def is_all_synced(self) -> bool:
+        return self._log.synced.offset >= self._log.end_offset
 
     def take_leader_high_watermark(self, offset: int) -> None:
         assert not self.is_leader, f"{self.name}: a leader has its own high watermark"

@@ -1,32 +1,11 @@
-"""The way of a partition's batches to the disk and to its consumers.
-
-| state     | what it means                                             | next                     |
-|-----------|-----------------------------------------------------------|--------------------------|
-| QUEUED    | has its offsets; is written when the loop turn ends       | WRITTEN FAILED FENCED    |
-| WRITTEN   | the operating system has it; a power cut may take it      | SYNCING COMMITTED FENCED |
-| SYNCING   | a sync is under way that covers it                        | SYNCED FENCED            |
-| SYNCED    | a power cut does not take it; other replicas may lack it  | COMMITTED                |
-| COMMITTED | before the high watermark: consumers see it, and acks=all | (none)                   |
-|           | is answered                                               |                          |
-| FAILED    | the disk refused it, or a follower cut it off: others get | (none)                   |
-|           | its offsets                                               |                          |
-| FENCED    | a sync failed: nobody knows whether it is on disk         | FAILED                   |
-
-From WRITTEN to COMMITTED without a sync goes only what is written with `write.caching`. What is
-FENCED fails when the log is opened again, cut where it was synced. Whatever is not COMMITTED may
-also be cut off by a follower whose leader does not have it. Between the states stand the marks of
-the log, in this order, which no step may break:
-
-    high watermark ≤ synced (written, with write.caching) ≤ written ≤ end
-"""
+"""The way of a partition's batches to the disk and to its consumers (`write_states.py`)."""
 
 from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.storage.partition_files import Home, PartitionWrite
@@ -39,6 +18,7 @@ from ottla.broker.storage.waiters import (
     fail,
     succeed,
 )
+from ottla.broker.storage.write_states import WriteState
 from ottla.errors import OttlaError, StorageFailed
 from ottla.log.corruption import Corruption
 from ottla.log.directory import DataDirectory
@@ -55,27 +35,6 @@ logger = logging.getLogger(__name__)
 PROBE_BYTES_MAX: Final = 1024 * 1024
 # So much may wait for a deleted topic of the same name to make room.
 HELD_BYTES_MAX: Final = 16 * 1024 * 1024
-
-
-class WriteState(Enum):
-    QUEUED = auto()
-    WRITTEN = auto()
-    SYNCING = auto()
-    SYNCED = auto()
-    COMMITTED = auto()
-    FAILED = auto()
-    FENCED = auto()
-
-
-NEXT: Final[Mapping[WriteState, frozenset[WriteState]]] = {
-    WriteState.QUEUED: frozenset({WriteState.WRITTEN, WriteState.FAILED, WriteState.FENCED}),
-    WriteState.WRITTEN: frozenset({WriteState.SYNCING, WriteState.COMMITTED, WriteState.FENCED}),
-    WriteState.SYNCING: frozenset({WriteState.SYNCED, WriteState.FENCED}),
-    WriteState.SYNCED: frozenset({WriteState.COMMITTED}),
-    WriteState.COMMITTED: frozenset(),
-    WriteState.FAILED: frozenset(),
-    WriteState.FENCED: frozenset({WriteState.FAILED}),
-}
 
 
 class PartitionWrites:

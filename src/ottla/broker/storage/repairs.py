@@ -27,11 +27,13 @@ class Repairs:
         clock: Clock,
         partitions: Partitions,
         renew_epoch: Callable[[Partition], Awaitable[None]],
+        on_healed: Callable[[Partition], None],
     ) -> None:
         self._loop = loop
         self._clock = clock
         self._partitions = partitions
         self._renew_epoch = renew_epoch
+        self._on_healed = on_healed
         self._timer: asyncio.TimerHandle | None = None
 
     def start_probing(self) -> None:
@@ -70,5 +72,6 @@ class Repairs:
         is_wanted = not (partition.is_retired or partition.is_offline or partition.is_damaged)
         if is_wanted and (not partition.is_leader or partition.leader_epoch > epoch):
             partition.heal(log, now_ms)
+            self._on_healed(partition)
         else:
             log.abandon()

@@ -163,6 +163,23 @@ def _parted(
     return there, deque(entry for entry in waiting if entry[0] > end_offset)
 
 
+class FutureWaiter:
+    """A future that a partition can tell."""
+
+    __slots__ = ("future",)
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self.future = future
+
+    def succeeded(self, item: Any) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+    def failed(self, item: Any, error: Exception) -> None:
+        if not self.future.done():
+            self.future.set_exception(error)
+
+
 async def told(register: Callable[[Callable[[], None]], None]) -> None:
     """Returns when whoever is asked to tell has told."""
     is_told = asyncio.Event()

@@ -57,7 +57,7 @@ class Piece(NamedTuple):
 def walk(read: Read, size: int, base_offset: int, position: int = 0) -> Iterator[Piece]:
     """Every byte from `position` to `size` is in one of the pieces.
 
-    `data` may be cut short when a batch is large. Behind damage the next intact batch whose
+    `data` may be cut short when a batch is large. After damage the next intact batch whose
     offset may stand in this file is searched for.
     """
     window = _Window(read, size)

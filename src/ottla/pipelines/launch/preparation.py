@@ -10,7 +10,7 @@ from typing import Final
 
 from ottla.pipelines.language.problems import PipelineFailed
 from ottla.pipelines.launch import class_archive
-from ottla.spark import kernels as compiled
+from ottla.spark import kernels
 from ottla.spark.startup.nursery import COMPILED, import_kernels
 from ottla.spark.startup.spark_home import spark_home
 
@@ -28,7 +28,7 @@ def prepare(say: Say) -> None:
 
 
 def _compile_kernels(say: Say) -> None:
-    directory = compiled.kept_directory() if compiled.is_available() else None
+    directory = kernels.kept_directory() if kernels.is_available() else None
     if directory is None:
         raise PipelineFailed(
             f"{KERNELS}: numba is missing, or there is no directory that only you can write; "

@@ -10,7 +10,7 @@ from py4j.protocol import Py4JError, Py4JNetworkError
 
 from ottla.pipelines.views.spark_errors import one_line
 
-# Behind these Spark prints what is for developers: offsets, the plan, the stack.
+# After these Spark prints what is for developers: offsets, the plan, the stack.
 _TAILS: Final = ("\n=== Streaming Query ===", "\n\nJVM stacktrace:", "\n\nDriver stacktrace:")
 _SQL_STATE: Final = re.compile(r"\s*SQLSTATE: (\w{5})")
 # SQLSTATE classes that another attempt cannot mend: data that does not fit, SQL that cannot run.

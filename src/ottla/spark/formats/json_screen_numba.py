@@ -258,10 +258,10 @@ def _skip_number(at: int, end: int, kind: int, first: int, second: int) -> int:
         return -1
     whole = 0 if _byte(begin) == _ZERO else at - begin
     whole_end = at
-    fraction = digits_behind = 0
+    fraction = digits_after = 0
     if at < end and _byte(at) == _POINT:
         at = _skip_digits(at + 1, end)
-        fraction = digits_behind = at - whole_end - 1
+        fraction = digits_after = at - whole_end - 1
         if fraction == 0:
             return -1
         while kind == DECIMAL and fraction > 0 and _byte(whole_end + fraction) == _ZERO:
@@ -283,7 +283,7 @@ def _skip_number(at: int, end: int, kind: int, first: int, second: int) -> int:
         return -1
     if kind == DECIMAL:
         # The parser counts zeros at the end too.
-        fits = whole + digits_behind <= first + second
+        fits = whole + digits_after <= first + second
         return at if fits and whole <= first and fraction <= second else -1
     if at > whole_end or kind != INTEGER:
         return -1

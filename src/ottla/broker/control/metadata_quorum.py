@@ -1,0 +1,407 @@
+"""This node in the quorum of the metadata log: what `ottla.quorum` decides is carried out here.
+
+Events go in one at a time. Most decisions are carried out at once; one that has to wait (for the
+disk, for a cut) holds up those after it, and all later events.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ottla.broker.control.control_batches import leader_change_batch
+from ottla.broker.control.metadata_fetcher import MetadataFetcher
+from ottla.broker.control.quorum_peers import QuorumPeers
+from ottla.broker.storage.partition import Partition
+from ottla.errors import NotController, OttlaError
+from ottla.ports import Clock
+from ottla.quorum.decisions import (
+    AnnounceEpoch,
+    Answer,
+    AskVote,
+    Commit,
+    Decision,
+    EndEpoch,
+    Follow,
+    Hold,
+    Lead,
+    Save,
+    Seek,
+    StepDown,
+    TakeRecords,
+    TakeSnapshot,
+    Truncate,
+    WakeAt,
+)
+from ottla.quorum.description import Description
+from ottla.quorum.events import Event, LogMoved, ResignAsked, Started, TimePassed
+from ottla.quorum.node import BrokenQuorum, LogEnd
+from ottla.quorum.quorum import Quorum
+from ottla.quorum.state import QuorumState
+from ottla.types import NO_NODE, LeaderEpoch, NodeId, Offset
+from ottla.wire.records import read_header
+from ottla.wire.schema import Buffer
+
+if TYPE_CHECKING:
+    from ottla.broker.control.runtime import Runtime
+    from ottla.broker.storage.truncation import Truncation
+    from ottla.cluster.controller import Controller
+
+logger = logging.getLogger(__name__)
+
+RESIGN_S_MAX: Final = 0.5
+
+
+class Told(NamedTuple):
+    """An event, what came with it, and who waits until all that follows from it is done."""
+
+    event: Event
+    records: Buffer
+    done: asyncio.Future[Answer | None] | None
+
+
+class MetadataQuorum:
+    """Is the CommitRule of the metadata partition, and the `Leadership` that others ask."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        partition: Partition,
+        make: Callable[[QuorumState], Quorum],
+        state: QuorumState,
+        save: Callable[[QuorumState], Awaitable[None]],
+        base_epoch: int,
+        peers: QuorumPeers,
+        give_up: Callable[[str], None],
+    ) -> None:
+        self._loop = loop
+        self._clock = clock
+        self.partition = partition
+        self._make = make
+        self._quorum = make(state)
+        self._state = state
+        self._save_state = save
+        self._base_epoch = base_epoch
+        self._peers = peers
+        self._fetcher = MetadataFetcher(loop, clock, self, peers)
+        self._give_up = give_up
+        self._controller: Runtime[Controller] | None = None
+        self._truncation: Truncation | None = None
+        self._told: deque[Told] = deque()
+        self._decisions: deque[Decision] = deque()
+        self._current = Told(Started(), b"", None)
+        self._answer: Answer | None = None
+        self._is_busy = False
+        self._is_closed = False
+        self._waiting: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._committed = Offset(partition.high_watermark.offset)
+        self._known = (NO_NODE, -1)
+        self._listeners: list[Callable[[], None]] = []
+        self._is_ready = asyncio.Event()
+        partition.commit_by(self)
+
+    # ---------------------------------------------------------------------------- being asked
+
+    @property
+    def node_id(self) -> NodeId:
+        return self.partition.node_id
+
+    @property
+    def leader_id(self) -> NodeId:
+        return self._quorum.leader_id
+
+    @property
+    def leader_epoch(self) -> int:
+        return self._quorum.epoch
+
+    @property
+    def is_leader(self) -> bool:
+        return self.partition.is_leader
+
+    @property
+    def has_others(self) -> bool:
+        return len(self._quorum.voters) > 1
+
+    def address_of(self, node_id: NodeId) -> str | None:
+        """Where the quorum's requests to this node go; None when nobody has said."""
+        return self._peers.address_of(node_id)
+
+    def on_leader_change(self, callback: Callable[[], None]) -> None:
+        """Told when another node leads, under another epoch, or nobody does."""
+        self._listeners.append(callback)
+
+    @property
+    def high_watermark(self) -> int:
+        """As the leader tells it; -1 before it has committed anything in its epoch."""
+        return -1 if self._quorum.high_watermark is None else self._quorum.high_watermark
+
+    def describe(self) -> Description:
+        return self._quorum.describe(self.log_end(), self._clock.now().steady_ms)
+
+    def log_end(self) -> LogEnd:
+        partition = self.partition
+        last_epoch = max(partition.last_batch_epoch, self._base_epoch)
+        return LogEnd(Offset(partition.end_offset), last_epoch, Offset(partition.synced_offset))
+
+    # ---------------------------------------------------------------------- starting, stopping
+
+    def run_for(self, controller: Runtime[Controller]) -> None:
+        """From now on this decides when this node leads, and hears of what is committed."""
+        self._controller = controller
+
+    def cut_with(self, truncation: Truncation) -> None:
+        self._truncation = truncation
+
+    async def start(self) -> None:
+        """Returns when a saved epoch is taken up; the only voter leads then."""
+        await self.ask(Started())
+
+    async def ready(self) -> None:
+        """Returns when there is a leader, and all that it had committed is known here."""
+        await self._is_ready.wait()
+
+    def log_renewed(self) -> None:
+        """The log was opened anew after a failed sync, and may have lost what was not synced."""
+        if self.has_others:
+            self.tell(LogMoved())
+        else:
+            # As after a start: nobody has to be waited for, and the old epoch must not go on.
+            self._quorum = self._make(self._state)
+            self.tell(Started())
+
+    async def resign(self) -> None:
+        """Returns when this node does not lead any more."""
+        await self.ask(ResignAsked())
+        if self.has_others:
+            await self._peers.all_answered(RESIGN_S_MAX)
+
+    def close(self) -> None:
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._waiting is not None:
+            self._waiting.cancel()
+        self._fetcher.stop()
+        self._peers.close()
+
+    # --------------------------------------------------------------------- events and decisions
+
+    def tell(self, event: Event, records: Buffer = b"") -> None:
+        self._take(Told(event, records, None))
+
+    async def ask(self, event: Event, records: Buffer = b"") -> Answer | None:
+        """Returns when all that follows from the event is done, with the answer if it has one."""
+        done: asyncio.Future[Answer | None] = self._loop.create_future()
+        self._take(Told(event, records, done))
+        return await done
+
+    def _take(self, told: Told) -> None:
+        if self._is_closed:
+            if told.done is not None:
+                told.done.cancel()
+            return
+        self._told.append(told)
+        if not self._is_busy:
+            self._is_busy = True
+            self._go_on()
+
+    def _go_on(self) -> None:
+        """Until there is nothing to do, or something to wait for."""
+        try:
+            while not self._is_closed:
+                if self._decisions:
+                    waits = self._carry_out(self._decisions.popleft())
+                    if waits is not None:
+                        self._waiting = self._loop.create_task(self._wait(waits))
+                        return
+                elif self._told:
+                    self._current, self._answer = self._told.popleft(), None
+                    now_ms = self._clock.now().steady_ms
+                    self._decisions.extend(
+                        self._quorum.handle(self._current.event, self.log_end(), now_ms)
+                    )
+                if not self._decisions:
+                    self._finish()
+                    if not self._told:
+                        break
+        except (BrokenQuorum, OttlaError, OSError) as error:
+            self._break(error)
+        self._is_busy = False
+
+    def _finish(self) -> None:
+        done = self._current.done
+        if done is not None and not done.done():
+            done.set_result(self._answer)
+        known = (self._quorum.leader_id, self._quorum.epoch)
+        if known != self._known:
+            self._known = known
+            for listener in self._listeners:
+                listener()
+
+    async def _wait(self, waits: Awaitable[object]) -> None:
+        try:
+            await waits
+        except (OttlaError, OSError) as error:
+            self._break(error)
+        else:
+            if not self._decisions:
+                self._finish()
+            self._go_on()
+
+    def _break(self, error: Exception) -> None:
+        """What rests on a decision that could not be carried out must not happen."""
+        self._decisions.clear()
+        self._told.clear()
+        self.close()
+        if self.partition.is_leader and self._controller is not None:
+            self._controller.stop_leading(NotController("the metadata quorum is broken here"))
+        done = self._current.done
+        if done is not None and not done.done():
+            done.set_exception(error)
+        self._give_up(f"the metadata quorum cannot go on: {error}")
+
+    def _carry_out(self, decision: Decision) -> Awaitable[object] | None:
+        waits: Awaitable[object] | None = _CARRIED_OUT[type(decision)](self, decision)
+        return waits
+
+    # ------------------------------------------------------------------------- each decision
+
+    def _save(self, decision: Save) -> Awaitable[object]:
+        self._state = decision.state
+        return self._save_state(decision.state)
+
+    def _lead(self, decision: Lead) -> None:
+        now, voters = self._clock.now(), [key.id for key in decision.voters]
+        partition = self.partition
+        logger.info("this node leads the metadata log under epoch %d", decision.epoch)
+        partition.lead(LeaderEpoch(decision.epoch), voters, voters, 0, now.steady_ms)
+        granting = [key.id for key in decision.granting]
+        batch = memoryview(leader_change_batch(self.node_id, voters, granting, now.wall_ms))
+        try:
+            appended = partition.append_own(batch, read_header(batch), now.wall_ms)
+        except (OttlaError, OSError) as error:
+            logger.error("the metadata log cannot be led: %s", error)
+            self.tell(ResignAsked())
+            return
+        assert appended.base_offset == decision.start_offset, "the epoch begins somewhere else"
+        if self._controller is not None:
+            self._controller.start_leading().add_done_callback(self._became_ready)
+
+    def _step_down(self, decision: StepDown) -> None:
+        logger.info("this node leads the metadata log no more, epoch %d", decision.epoch)
+        if self._controller is not None:
+            self._controller.stop_leading(NotController("another node is the controller now"))
+        self.partition.follow(LeaderEpoch(max(decision.epoch, self._quorum.epoch)), NO_NODE)
+
+    def _follow(self, decision: Follow) -> None:
+        self.partition.follow(LeaderEpoch(decision.epoch), decision.leader_id)
+        self._peers.learn(decision.leader_id, decision.endpoints)
+        self._fetcher.fetch_from(decision.leader_id, decision.epoch)
+
+    def _seek(self, decision: Seek) -> None:
+        self.partition.follow(LeaderEpoch(decision.epoch), NO_NODE)
+        self._fetcher.fetch_from(NO_NODE, decision.epoch)
+
+    def _hold(self, decision: Hold) -> None:
+        self._fetcher.stop()
+        if not self.partition.is_leader:
+            self.partition.follow(LeaderEpoch(decision.epoch), NO_NODE)
+
+    def _truncate(self, decision: Truncate) -> Awaitable[object]:
+        assert self._truncation is not None
+        epoch = LeaderEpoch(decision.epoch)
+        logger.info(
+            "the metadata log parts from its leader's: epoch %d ends there at offset %d",
+            decision.epoch,
+            decision.end_offset,
+        )
+        return self._truncation.truncate_to(self.partition, epoch, decision.end_offset)
+
+    def _take_records(self, decision: TakeRecords) -> None:
+        partition, now_ms = self.partition, self._clock.now().wall_ms
+        try:
+            taken = partition.append_replicated(self._current.records, now_ms)
+        except (OttlaError, OSError) as error:
+            # It is fetched again.
+            logger.error("what the leader of the metadata log has sent is not taken: %s", error)
+        else:
+            partition.metrics.bytes_in += taken
+
+    def _take_snapshot(self, decision: TakeSnapshot) -> None:
+        logger.error(
+            "the leader has only a snapshot of the metadata before offset %d, and this version "
+            "cannot fetch it; copy the snapshot from the leader's directory",
+            decision.end_offset,
+        )
+
+    def _commit(self, decision: Commit) -> None:
+        self._committed = max(self._committed, decision.offset)
+        self._advance()
+
+    def _advance(self) -> None:
+        """Commits what is committed, as far as it is synced here."""
+        self.partition.commit_to(self._committed)
+        if self._controller is not None and not self.partition.is_leader:
+            self._controller.tell_committed()
+
+    def _keep_answer(self, decision: Answer) -> None:
+        self._answer = decision
+
+    def _wake_at(self, decision: WakeAt) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_ms = max(0, decision.at_ms - self._clock.now().steady_ms)
+        self._timer = self._loop.call_later(delay_ms / 1000, self.tell, TimePassed())
+
+    def _send(self, decision: AskVote | AnnounceEpoch | EndEpoch) -> None:
+        self._peers.send(decision, self.tell)
+
+    # ------------------------------------------------------------------------ as the commit rule
+
+    def durable(self, offset: Offset) -> Offset:
+        """The leader has synced more."""
+        self.tell(LogMoved())
+        return self._committed
+
+    # ------------------------------------------------------------------ told by the follower's loop
+
+    def synced(self) -> None:
+        """A follower has synced what it took."""
+        self.tell(LogMoved())
+        self._advance()
+
+    def caught_up(self) -> None:
+        """All that the leader said to be committed is known here."""
+        told = None if self._controller is None else self._controller.tell_committed()
+        if told is None:
+            self._is_ready.set()
+        else:
+            told.add_done_callback(self._became_ready)
+
+    def _became_ready(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled():
+            self._is_ready.set()
+
+
+_CARRIED_OUT: Final[Mapping[type[Decision], Callable[[MetadataQuorum, Any], Any]]] = {
+    Save: MetadataQuorum._save,
+    Lead: MetadataQuorum._lead,
+    StepDown: MetadataQuorum._step_down,
+    Follow: MetadataQuorum._follow,
+    Seek: MetadataQuorum._seek,
+    Hold: MetadataQuorum._hold,
+    Truncate: MetadataQuorum._truncate,
+    TakeRecords: MetadataQuorum._take_records,
+    TakeSnapshot: MetadataQuorum._take_snapshot,
+    Commit: MetadataQuorum._commit,
+    Answer: MetadataQuorum._keep_answer,
+    WakeAt: MetadataQuorum._wake_at,
+    AskVote: MetadataQuorum._send,
+    AnnounceEpoch: MetadataQuorum._send,
+    EndEpoch: MetadataQuorum._send,
+}

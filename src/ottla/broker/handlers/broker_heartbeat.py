@@ -1,0 +1,31 @@
+"""BrokerHeartbeat, versions 0 and 1 (KIP-631, 858): a broker lives, and tells what it wants.
+
+Spoken between nodes. It is unfenced when it has read the metadata up to its own registration, and
+may stop when the others know who leads instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from ottla.broker.control.asking import ask_controller
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
+from ottla.errors import code_of
+from ottla.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
+
+
+def handle(
+    services: Services, context: RequestContext, request: BrokerHeartbeatRequest
+) -> Awaitable[BrokerHeartbeatResponse]:
+    log = services.controller.partition
+    return ask_controller(
+        services,
+        lambda controller, now, ticket: controller.broker_heartbeat(
+            request, log.end_offset, now, ticket
+        ),
+    )
+
+
+def error_response(request: BrokerHeartbeatRequest, error: Exception) -> BrokerHeartbeatResponse:
+    return BrokerHeartbeatResponse(error_code=code_of(error))

@@ -1,0 +1,28 @@
+"""UpdateFeatures, versions 0 to 2 (KIP-584, 778, 1022): the level of a feature is raised.
+
+All that a request names is raised or nothing. A level is never lowered: what was written at it
+could not be read any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+
+from ottla.broker.control.asking import ask_controller
+from ottla.broker.request import RequestContext
+from ottla.broker.services import Services
+from ottla.errors import code_of
+from ottla.wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+
+
+def handle(
+    services: Services, context: RequestContext, request: UpdateFeaturesRequest
+) -> Awaitable[UpdateFeaturesResponse]:
+    return ask_controller(
+        services,
+        lambda controller, now, ticket: controller.update_features(request, now, ticket),
+    )
+
+
+def error_response(request: UpdateFeaturesRequest, error: Exception) -> UpdateFeaturesResponse:
+    return UpdateFeaturesResponse(error_code=code_of(error), error_message=str(error))

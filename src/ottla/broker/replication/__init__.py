@@ -1,0 +1,1 @@
+"""Copies of what other nodes lead, and who of our own followers is in sync."""

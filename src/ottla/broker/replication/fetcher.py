@@ -1,0 +1,330 @@
+"""Keeps this node's copies of what one other node leads up to date.
+
+A round is: ask, append, sync, ask again. The next request of a partition says "I have everything
+before this offset", and the leader counts that towards the high watermark; so it leaves only when
+what came is synced here. Where the copy has gone another way than its leader, the leader's answer
+says where their epochs part, and the copy is cut there: by epoch, never by high watermark.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from ottla.broker.replication.session import SESSION_LOST, LeaderSession, Place
+from ottla.client.connection import Connection
+from ottla.client.failures import ClientFailed
+from ottla.errors import ErrorCode, OttlaError
+from ottla.log.intake import BatchBeginsEarlier
+from ottla.ports import Clock
+from ottla.types import LeaderEpoch, NodeId
+from ottla.wire.messages.fetch import (
+    FetchPartition,
+    FetchResponse,
+    PartitionData,
+    ReplicaState,
+)
+from ottla.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from ottla.wire.schema import Buffer
+
+if TYPE_CHECKING:
+    from ottla.broker.storage.partition import Partition
+    from ottla.broker.storage.truncation import Truncation
+
+logger = logging.getLogger(__name__)
+
+EARLIEST: Final = -2
+# A copy whose disk takes longer than this is left out of the rounds until it is done.
+PATIENCE_S: Final = 1.0
+RETRY_PAUSE_S: Final = 0.1
+RETRY_PAUSE_S_MAX: Final = 1.0
+NO_ANSWER_S: Final = 5.0
+
+
+class FetchLimits(NamedTuple):
+    wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    partition_bytes_max: int
+
+
+class Copy:
+    """One followed partition: fetched from one leader, in one epoch of its."""
+
+    __slots__ = ("epoch", "is_busy", "partition", "place")
+
+    def __init__(self, partition: Partition) -> None:
+        self.partition = partition
+        self.place: Place = (partition.topic_id, partition.index)
+        self.epoch = partition.leader_epoch
+        self.is_busy = False
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the partition still follows as it did when this copy was begun."""
+        partition = self.partition
+        return (
+            not partition.is_leader
+            and not partition.is_retired
+            and not partition.is_offline
+            and partition.leader_epoch == self.epoch
+        )
+
+
+class Fetcher:
+    """One connection to one leader, for all that this node follows there."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        leader: NodeId,
+        replica: ReplicaState,
+        limits: FetchLimits,
+        connect: Callable[[NodeId], Awaitable[Connection]],
+        truncation: Truncation,
+        shorten: Callable[[Partition, int], Awaitable[None]],
+    ) -> None:
+        self.leader = leader
+        self._loop = loop
+        self._clock = clock
+        self._limits = limits
+        self._connect = connect
+        self._truncation = truncation
+        self._shorten = shorten
+        self._replica = replica
+        self._session = LeaderSession(replica, limits.wait_ms, limits.min_bytes, limits.max_bytes)
+        self._copies: dict[Place, Copy] = {}
+        self._news = asyncio.Event()
+        self._works: set[asyncio.Task[None]] = set()
+        self._connection: Connection | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._is_unreachable = False
+
+    def start(self) -> None:
+        self._task = self._loop.create_task(self._run(), name=f"fetch-from-{self.leader}")
+
+    async def stop(self) -> None:
+        for task in (*self._works, *((self._task,) if self._task is not None else ())):
+            task.cancel()
+            await asyncio.wait((task,))
+        if self._connection is not None:
+            self._connection.abort("no longer needed")
+
+    def __len__(self) -> int:
+        return len(self._copies)
+
+    # ----------------------------------------------------------------------- what is followed
+
+    def follow(self, partition: Partition) -> None:
+        """Begins to fetch it, or goes on under its new epoch."""
+        copy = Copy(partition)
+        self._copies[copy.place] = copy
+        self._session.drop(copy.place)
+        self._resume(copy)
+
+    def leave(self, partition: Partition) -> None:
+        place = (partition.topic_id, partition.index)
+        if self._copies.pop(place, None) is not None:
+            self._session.drop(place)
+            self._news.set()
+
+    def _resume(self, copy: Copy) -> None:
+        """Asks for what comes after all that the copy has synced."""
+        partition = copy.partition
+        if self._copies.get(copy.place) is not copy or not copy.is_current:
+            return
+        durable = until_durable(partition)
+        if not durable.done():
+            self._work(copy, durable)
+            return
+        self._session.want(
+            copy.place,
+            FetchPartition(
+                partition=partition.index,
+                current_leader_epoch=copy.epoch,
+                fetch_offset=partition.end_offset,
+                last_fetched_epoch=partition.last_batch_epoch,
+                log_start_offset=partition.start_offset,
+                partition_max_bytes=self._limits.partition_bytes_max,
+            ),
+        )
+        self._news.set()
+
+    def _work(self, copy: Copy, work: Awaitable[Any]) -> None:
+        """Until it is done the copy is not asked for."""
+        copy.is_busy = True
+        self._session.drop(copy.place)
+        task = self._loop.create_task(self._finish(copy, work))
+        self._works.add(task)
+        task.add_done_callback(self._works.discard)
+
+    async def _finish(self, copy: Copy, work: Awaitable[Any]) -> None:
+        try:
+            await work
+        except (OttlaError, OSError) as error:
+            logger.warning("%s cannot follow: %s", copy.partition.name, error)
+            await asyncio.sleep(RETRY_PAUSE_S_MAX)
+        finally:
+            copy.is_busy = False
+        self._resume(copy)
+
+    # -------------------------------------------------------------------------------- fetching
+
+    async def _run(self) -> None:
+        pause_s = RETRY_PAUSE_S
+        while True:
+            try:
+                connection = await self._connected()
+                await self._round(connection)
+                pause_s = RETRY_PAUSE_S
+            except (ClientFailed, OSError) as error:
+                self._lost(error)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, RETRY_PAUSE_S_MAX)
+
+    async def _connected(self) -> Connection:
+        connection = self._connection
+        if connection is None or not connection.is_usable:
+            self._session.forget()
+            self._connection = connection = await self._connect(self.leader)
+            if self._is_unreachable:
+                logger.info("node %d is reached again", self.leader)
+            self._is_unreachable = False
+        return connection
+
+    def _lost(self, error: Exception) -> None:
+        if not self._is_unreachable:
+            logger.warning("node %d cannot be fetched from: %s", self.leader, error)
+        self._is_unreachable = True
+        if self._connection is not None:
+            self._connection.abort("a fetch failed")
+            self._connection = None
+
+    async def _round(self, connection: Connection) -> None:
+        self._news.clear()
+        if not len(self._session):
+            await self._news.wait()
+            return
+        request = self._session.request()
+        timeout_s = self._limits.wait_ms / 1000 + NO_ANSWER_S
+        response = await connection.ask(request, FetchResponse, timeout_s=timeout_s)
+        if not self._session.answered(response):
+            if response.error_code not in SESSION_LOST:
+                await asyncio.sleep(RETRY_PAUSE_S)
+            return
+        await self._take(connection, response)
+
+    async def _take(self, connection: Connection, response: FetchResponse) -> None:
+        """Appends all of it, then waits for the disk, but not for one that stands still."""
+        appended = []
+        for topic in response.responses:
+            for data in topic.partitions:
+                copy = self._copies.get((topic.topic_id, data.partition_index))
+                if copy is None or copy.is_busy or not copy.is_current:
+                    continue
+                if self._take_one(connection, copy, data):
+                    appended.append(copy)
+        if not appended:
+            return
+        syncs = {until_durable(copy.partition): copy for copy in appended}
+        done, late = await asyncio.wait(syncs, timeout=PATIENCE_S)
+        for sync in late:
+            self._work(syncs[sync], sync)
+        for sync in done:
+            error = sync.exception()
+            if error is not None:
+                logger.warning("%s cannot follow: %s", syncs[sync].partition.name, error)
+            self._resume(syncs[sync])
+
+    def _take_one(self, connection: Connection, copy: Copy, data: PartitionData) -> bool:
+        """Whether something was appended, which has to be synced."""
+        partition = copy.partition
+        if data.error_code:
+            self._work(copy, self._mend(connection, copy, data))
+            return False
+        if data.diverging_epoch.end_offset >= 0:
+            diverging = data.diverging_epoch
+            epoch = LeaderEpoch(diverging.epoch)
+            self._work(copy, self._truncation.truncate_to(partition, epoch, diverging.end_offset))
+            return False
+        if data.records:
+            try:
+                partition.append_replicated(data.records, self._clock.wall_ms())
+            except BatchBeginsEarlier as error:
+                self._work(copy, self._begin_earlier(copy, error.base_offset, data.records))
+                return False
+            except (OttlaError, OSError) as error:
+                self._work(copy, _raise(error))
+                return False
+        partition.take_leader_high_watermark(data.high_watermark)
+        if data.log_start_offset > partition.start_offset:
+            self._work(copy, self._shorten(partition, data.log_start_offset))
+            return False
+        return bool(data.records)
+
+    async def _mend(self, connection: Connection, copy: Copy, data: PartitionData) -> None:
+        """What the leader refuses passes with the metadata that tells us more, or is mended."""
+        partition = copy.partition
+        if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
+            start_offset = await self._leader_start(connection, copy)
+            if start_offset > partition.end_offset:
+                logger.warning("%s begins anew at offset %d", partition.name, start_offset)
+                await self._truncation.restart_at(partition, start_offset)
+                return
+        await asyncio.sleep(RETRY_PAUSE_S)
+
+    async def _begin_earlier(self, copy: Copy, base_offset: int, records: Buffer) -> None:
+        """The leader's first batch begins before its log does; no fetch may ask for that offset."""
+        await self._truncation.restart_at(copy.partition, base_offset)
+        if copy.is_current:
+            copy.partition.append_replicated(records, self._clock.wall_ms())
+            await until_durable(copy.partition)
+
+    async def _leader_start(self, connection: Connection, copy: Copy) -> int:
+        partition = copy.partition
+        asked = ListOffsetsPartition(
+            partition_index=partition.index,
+            current_leader_epoch=copy.epoch,
+            timestamp=EARLIEST,
+        )
+        request = ListOffsetsRequest(
+            replica_id=self._replica.replica_id,
+            topics=[ListOffsetsTopic(name=partition.name.topic, partitions=[asked])],
+        )
+        response = await connection.ask(request, ListOffsetsResponse)
+        answer = response.topics[0].partitions[0]
+        return -1 if answer.error_code else answer.offset
+
+
+async def _raise(error: Exception) -> None:
+    raise error
+
+
+class _Durable:
+    """A future that a partition can tell."""
+
+    def __init__(self, future: asyncio.Future[None]) -> None:
+        self._future = future
+
+    def succeeded(self, item: object) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+    def failed(self, item: object, error: Exception) -> None:
+        if not self._future.done():
+            self._future.set_exception(error)
+
+
+def until_durable(partition: Partition) -> asyncio.Future[None]:
+    """Done when all that the partition has been given by now is as safe as its topic asks."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    partition.wait_durable(_Durable(future), None)
+    return future

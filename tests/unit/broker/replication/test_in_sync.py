@@ -1,0 +1,181 @@
+"""Who is in sync: noticed by the leader, decided by the controller."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from ottla.broker.replication.in_sync import InSyncKeeper
+from ottla.errors import ErrorCode, NotController
+from ottla.types import LeaderEpoch
+from ottla.wire.messages.alter_partition import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    PartitionResult,
+    TopicResult,
+)
+from unit.broker.test_replicas import FIRST_LIFE, OWN, SECOND, THIRD, TOPIC_ID, Node
+
+LAG_MS = 1_000
+OWN_LIFE = 5
+
+
+class Keeping:
+    """A leader, and a controller that says what a test wants it to say."""
+
+    def __init__(self, answer: Callable[[AlterPartitionRequest], AlterPartitionResponse]) -> None:
+        self.node = Node()
+        self.asked: list[AlterPartitionRequest] = []
+        self.answer = answer
+        self.keeper = InSyncKeeper(
+            self.node.clock,
+            OWN,
+            lambda: OWN_LIFE,
+            lambda: [self.node.partition],
+            lambda: LAG_MS,
+            self.ask,
+        )
+
+    async def ask(self, request: AlterPartitionRequest) -> AlterPartitionResponse:
+        self.asked.append(request)
+        return self.answer(request)
+
+    async def noticed(self) -> None:
+        """Until the controller has been asked and has answered."""
+        self.keeper.notice(self.node.partition)
+        assert self.keeper._asking is not None
+        await self.keeper._asking
+
+    @property
+    def in_sync(self) -> set[int]:
+        replicas = self.node.partition.replicas
+        assert replicas is not None
+        return set(replicas.isr)
+
+
+def as_asked(request: AlterPartitionRequest) -> AlterPartitionResponse:
+    (topic,) = request.topics
+    (asked,) = topic.partitions
+    answer = PartitionResult(
+        partition_index=asked.partition_index,
+        leader_id=OWN,
+        leader_epoch=asked.leader_epoch,
+        isr=[state.broker_id for state in asked.new_isr_with_epochs],
+        partition_epoch=asked.partition_epoch + 1,
+    )
+    return AlterPartitionResponse(topics=[TopicResult(TOPIC_ID, [answer])])
+
+
+def refused(request: AlterPartitionRequest) -> AlterPartitionResponse:
+    response = as_asked(request)
+    response.topics[0].partitions[0].error_code = ErrorCode.INELIGIBLE_REPLICA
+    return response
+
+
+def live(story: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(30):
+            await story()
+
+    asyncio.run(run())
+
+
+def caught_up(keeping: Keeping) -> None:
+    """The third replica has all that there is."""
+    keeping.node.lead()
+    keeping.node.fetched_by(SECOND, 0)
+    keeping.node.fetched_by(THIRD, 0)
+
+
+def test_who_has_caught_up_is_in_sync_once_the_controller_says_so() -> None:
+    async def story() -> None:
+        keeping = Keeping(as_asked)
+        caught_up(keeping)
+        await keeping.noticed()
+        (request,) = keeping.asked
+        assert (request.broker_id, request.broker_epoch) == (OWN, OWN_LIFE)
+        (asked,) = request.topics[0].partitions
+        states = [(state.broker_id, state.broker_epoch) for state in asked.new_isr_with_epochs]
+        assert states == [(OWN, OWN_LIFE), (SECOND, FIRST_LIFE), (THIRD, FIRST_LIFE)]
+        assert keeping.in_sync == {OWN, SECOND, THIRD}
+        assert keeping.keeper.expansions == 1
+
+    live(story)
+
+
+def test_what_the_controller_refuses_stays_as_it_was_and_may_be_asked_again() -> None:
+    async def story() -> None:
+        keeping = Keeping(refused)
+        caught_up(keeping)
+        await keeping.noticed()
+        assert keeping.in_sync == {OWN, SECOND}
+        keeping.answer = as_asked
+        await keeping.noticed()
+        assert keeping.in_sync == {OWN, SECOND, THIRD}
+
+    live(story)
+
+
+def test_without_a_controller_nothing_changes() -> None:
+    def nobody(request: AlterPartitionRequest) -> AlterPartitionResponse:
+        raise NotController("nobody leads the metadata")
+
+    async def story() -> None:
+        keeping = Keeping(nobody)
+        caught_up(keeping)
+        await keeping.noticed()
+        assert keeping.in_sync == {OWN, SECOND}
+        replicas = keeping.node.partition.replicas
+        assert replicas is not None
+        assert not replicas.is_proposing
+
+    live(story)
+
+
+def test_an_answer_for_an_epoch_that_is_over_means_nothing() -> None:
+    async def story() -> None:
+        keeping = Keeping(as_asked)
+        caught_up(keeping)
+
+        def too_late(request: AlterPartitionRequest) -> AlterPartitionResponse:
+            keeping.node.lead(epoch=2, isr=(OWN,), partition_epoch=7)
+            return as_asked(request)
+
+        keeping.answer = too_late
+        await keeping.noticed()
+        assert keeping.in_sync == {OWN}
+        assert keeping.node.partition.leader_epoch == LeaderEpoch(2)
+
+    live(story)
+
+
+def test_an_answer_that_the_metadata_has_overtaken_means_nothing() -> None:
+    async def story() -> None:
+        keeping = Keeping(as_asked)
+        caught_up(keeping)
+
+        def overtaken(request: AlterPartitionRequest) -> AlterPartitionResponse:
+            keeping.node.lead(isr=(OWN,), partition_epoch=7)
+            return as_asked(request)
+
+        keeping.answer = overtaken
+        await keeping.noticed()
+        assert keeping.in_sync == {OWN}
+
+    live(story)
+
+
+def test_who_falls_back_leaves_after_a_round() -> None:
+    async def story() -> None:
+        keeping = Keeping(as_asked)
+        keeping.node.lead()
+        keeping.node.fetched_by(SECOND, 0)
+        keeping.node.produce("more")
+        keeping.node.clock.ms += LAG_MS + 1
+        await keeping.keeper.run()
+        assert keeping.keeper._asking is not None
+        await keeping.keeper._asking
+        assert keeping.in_sync == {OWN}
+        assert keeping.keeper.shrinks == 1
+
+    live(story)
