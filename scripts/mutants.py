@@ -136,16 +136,18 @@ def _replaced_unsynced(skip_file: bool) -> Callable[[Any], Any]:
 
 
 def _same_epochs(_: Any) -> Any:
+    def mutant(self: Any, rules: Any, standing: Any) -> Any:
+        self._topics.clear()
+        return []
+
+    return mutant
+
+
+def _unwritten_ids(allocate_producer_ids: Any) -> Any:
     from ottla.machine import Decision
 
-    return lambda self, node_id, after, now, ticket: Decision(replies=[(ticket, None)])
-
-
-def _unwritten_ids(new_producer_id: Any) -> Any:
-    from ottla.machine import Decision
-
-    def mutant(self: Any, now: Any, ticket: Any) -> Any:
-        return Decision(replies=new_producer_id(self, now, ticket).replies)
+    def mutant(self: Any, request: Any, now: Any, ticket: Any) -> Any:
+        return Decision(replies=allocate_producer_ids(self, request, now, ticket).replies)
 
     return mutant
 
@@ -218,12 +220,12 @@ MUTANTS = (
     Mutant(
         "a start gives no new leader epochs",
         "cut",
-        _replace("ottla.cluster.controller:Controller.raise_leader_epochs", _same_epochs),
+        _replace("ottla.cluster.sweep:Sweep.step", _same_epochs),
     ),
     Mutant(
         "blocks of producer ids are not written down",
         "cut",
-        _replace("ottla.cluster.controller:Controller.new_producer_id", _unwritten_ids),
+        _replace("ottla.cluster.controller:Controller.allocate_producer_ids", _unwritten_ids),
     ),
     Mutant(
         "recovery believes batches whose CRC is wrong",

@@ -354,3 +354,15 @@ def code_of(error: BaseException) -> ErrorCode:
         if code is not None:
             return code
     return ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+_KINDS: Final[dict[int, type[OttlaError]]] = {
+    code: kind for kind, code in reversed(CODES.items()) if issubclass(kind, OttlaError)
+}
+
+
+def error_of(code: int, message: str | None = None) -> OttlaError:
+    """Our error for the code that another node has answered with."""
+    kind = _KINDS.get(code, OttlaError)
+    name = ErrorCode(code).name if code in ErrorCode._value2member_map_ else f"error {code}"
+    return kind(message or f"the controller says {name}")

@@ -13,14 +13,16 @@ from typing import Final, NamedTuple
 from ottla.broker import logs
 from ottla.broker.chores import Chores
 from ottla.broker.clock import SystemClock, SystemEntropy
+from ottla.broker.control.channel import ControllerChannel
 from ottla.broker.control.groups import GroupService
+from ottla.broker.control.lifecycle import Lifecycle
 from ottla.broker.control.metadata import BrokerConfigChanged, Change, MetadataCache
 from ottla.broker.control.metadata_follower import MetadataFollower
 from ottla.broker.control.metadata_log import MetadataLog
 from ottla.broker.control.metadata_quorum import MetadataQuorum
+from ottla.broker.control.producer_ids import ProducerIds
 from ottla.broker.control.quorum_peers import QuorumPeers
 from ottla.broker.control.quorum_voters import own_voter, voters_of
-from ottla.broker.control.registration import register
 from ottla.broker.control.reports import Reports
 from ottla.broker.control.runtime import Runtime
 from ottla.broker.control.snapshots import MetadataSnapshots
@@ -53,8 +55,8 @@ from ottla.broker.storage.scrub import ScrubChore
 from ottla.broker.storage.stores import METADATA_PARTITION, Store, is_no_room, open_stores
 from ottla.broker.storage.truncation import Truncation
 from ottla.broker.threads import RealThreads
-from ottla.cluster.brokers import Registration
 from ottla.cluster.controller import Controller
+from ottla.cluster.image import NO_BROKER_EPOCH
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.config.listeners import Address
 from ottla.errors import CannotStart, OttlaError, StorageFailed
@@ -65,7 +67,8 @@ from ottla.quorum.state import QuorumState
 from ottla.quorum.times import Times
 from ottla.quorum.voters import VoterHistory
 from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, LeaderEpoch, NodeId
-from ottla.wire.messages.metadata_records import BrokerEndpoint
+from ottla.wire.messages.broker_registration import Listener
+from ottla.wire.schema import Message
 
 logger = logging.getLogger(__name__)
 
@@ -153,6 +156,7 @@ class Broker:
         self._chores.start()
         self._register_storage(recovery_s)
         services.groups.start()
+        await self._lifecycle.become_unfenced()
         for door in self._doors:
             await door.open()
         self._connections.start()
@@ -253,7 +257,19 @@ class Broker:
         )
 
     def _wire_partitions(self) -> None:
-        self._reports = Reports(self._loop, self._controller, self.config.node_id)
+        self._channel = ControllerChannel(
+            self._quorum, self._random, self.config.node_id, self._answer
+        )
+        self._lifecycle = Lifecycle(
+            self.config,
+            self._stores.cluster_id,
+            self._random.bytes(16),
+            NO_BROKER_EPOCH if self._stores.clean_epoch is None else self._stores.clean_epoch,
+            self._channel,
+            self._metadata,
+            lambda: self._controller.published_offset,
+        )
+        self._reports = Reports(self._loop, self.config, self._channel, self._lifecycle)
         self._partitions = Partitions(self._controller.partition, self._metadata.absence_of)
         self._departures = Departures(self._loop, self._io, self._disk, self._random)
         self._repairs = Repairs(
@@ -289,6 +305,9 @@ class Broker:
             self._reports.places,
         )
 
+    async def _answer(self, request: Message) -> Message:
+        return await self._services.router.answer(request)
+
     def _new_services(self) -> Services:
         deadlines = Deadlines(self._loop)
         services = Services(
@@ -303,6 +322,13 @@ class Broker:
             metadata=self._metadata,
             controller=self._controller,
             leadership=self._quorum,
+            channel=self._channel,
+            producer_ids=ProducerIds(
+                self._channel,
+                self.config.node_id,
+                lambda: self._lifecycle.epoch,
+                self.config.request_timeout_ms / 1000,
+            ),
             groups=GroupService(),
             stores=self._stores,
             partitions=self._partitions,
@@ -368,19 +394,12 @@ class Broker:
         self._doors.append(self._http_door)
 
     async def _join_cluster(self, bound: list[Address]) -> None:
-        """Registers this broker and begins a new leader epoch for all it leads."""
-        endpoints = []
+        listeners = []
         for position, listener in enumerate(self.config.advertised()):
             port = listener.port or bound[position].port
-            endpoints.append(BrokerEndpoint(listener.name, listener.host, port, 0))
-        registration = Registration(
-            self.config.node_id,
-            self._random.bytes(16),
-            endpoints,
-            self.config.broker_rack,
-            [store.directory_id for store in self._stores.online() if store.takes_partitions],
-        )
-        self._broker_epoch = await register(self._controller, registration)
+            listeners.append(Listener(listener.name, listener.host, port, 0))
+        online = [store for store in self._stores.online() if store.takes_partitions]
+        await self._lifecycle.register(listeners, [store.directory_id for store in online])
 
     # ------------------------------------------------------------------------ data directories
 
@@ -389,7 +408,15 @@ class Broker:
         if partition is self._controller.partition:
             await self._quorum.resign()
         else:
-            await self._reports.renew_epoch(partition)
+            await self._renew_leading(partition)
+
+    async def _renew_leading(self, partition: Partition) -> None:
+        place = (partition.topic_id, partition.index)
+        await self._controller.submit(
+            lambda machine, now, ticket: machine.renew_leader_epoch(
+                self.config.node_id, *place, now, ticket
+            )
+        )
 
     def _healed(self, partition: Partition) -> None:
         if partition is self._controller.partition:
@@ -483,6 +510,7 @@ class Broker:
     # -------------------------------------------------------------------------------- stopping
 
     async def stop(self) -> None:
+        await self._lifecycle.leave()
         for door in self._doors:
             door.close()
         if self._preloading is not None:
@@ -500,6 +528,7 @@ class Broker:
         self._services.deadlines.close()
         self._services.opening.close()
         self._reports.close()
+        self._channel.close()
         self._checkpoints.stop()
         self._repairs.stop()
         await asyncio.gather(*map(self._stop_flushers, self._stores))
@@ -526,7 +555,7 @@ class Broker:
 
     def _leave_clean_marker(self, store: Store) -> None:
         try:
-            store.data.leave_clean_marker(self._broker_epoch)
+            store.data.leave_clean_marker(self._lifecycle.epoch)
         except OSError as error:
             logger.error("%s: the next start will check what is there: %s", store.path, error)
 

@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from ottla.broker.control.channel import ControllerChannel
     from ottla.broker.control.groups import GroupService
     from ottla.broker.control.metadata import MetadataCache
     from ottla.broker.control.needs import Leadership
+    from ottla.broker.control.producer_ids import ProducerIds
     from ottla.broker.control.runtime import Runtime
     from ottla.broker.counters import Metrics
     from ottla.broker.network.fetch_sessions import FetchSessions
@@ -44,6 +46,8 @@ class Services:
     metadata: MetadataCache
     controller: Runtime[Controller]
     leadership: Leadership
+    channel: ControllerChannel
+    producer_ids: ProducerIds
     groups: GroupService
     stores: Stores
     partitions: Partitions

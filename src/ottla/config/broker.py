@@ -174,9 +174,8 @@ class BrokerConfig(Settings):
     request_timeout_ms: int = setting(
         30_000,
         "How long the broker waits for an answer of another, and a request that only the "
-        "controller can decide for the controller." + _ALONE,
+        "controller can decide for the controller.",
         at_least(1),
-        has_effect=False,
     )
     fetch_max_bytes: int = setting(
         55 * _MIB, "The most bytes in one answer to a fetch.", at_least(1024)
@@ -343,21 +342,18 @@ class BrokerConfig(Settings):
     )
     broker_heartbeat_interval_ms: int = setting(
         2_000,
-        "How often a broker tells the controller that it lives." + _ALONE,
+        "How often a broker tells the controller that it lives.",
         at_least(1),
-        has_effect=False,
     )
     controlled_shutdown_enable: bool = setting(
         True,
-        "Whether a broker that stops has others take over first." + _ALONE,
-        has_effect=False,
+        "Whether a broker that stops has others take over first.",
     )
     controlled_shutdown_timeout_ms: int = setting(
         10_000,
         "How long a broker that stops waits until others have taken over; then it stops "
-        "all the same. Ottla's own setting." + _ALONE,
+        "all the same. Ottla's own setting.",
         at_least(0),
-        has_effect=False,
     )
     replica_lag_time_max_ms: Long = setting(
         30_000,

@@ -24,6 +24,8 @@ from ottla.errors import OttlaError
 from ottla.ports import Disk, File
 from ottla.types import TopicPartition
 
+UNKNOWN_EPOCH: Final = -1
+
 META_PROPERTIES: Final = "meta.properties"
 PARTITION_METADATA: Final = "partition.metadata"
 CLEAN_MARKER: Final = ".kafka_cleanshutdown"
@@ -120,14 +122,18 @@ class DataDirectory:
 
     # ------------------------------------------------------------------------ how it was left
 
-    def take_clean_marker(self) -> bool:
-        """Blocking: says whether the last stop was clean, and that the next one is not yet."""
+    def take_clean_marker(self) -> int | None:
+        """Blocking: the broker epoch that ended cleanly, if it did; the next one has not yet."""
         path = f"{self.path}/{CLEAN_MARKER}"
-        is_clean = self._disk.exists(path)
-        if is_clean:
-            self._disk.remove(path)
-            self._disk.sync_directory(self.path)
-        return is_clean
+        if not self._disk.exists(path):
+            return None
+        try:
+            epoch = int(json.loads(self._disk.read_file(path))["brokerEpoch"])
+        except (ValueError, KeyError, TypeError):
+            epoch = UNKNOWN_EPOCH
+        self._disk.remove(path)
+        self._disk.sync_directory(self.path)
+        return epoch
 
     def leave_clean_marker(self, broker_epoch: int) -> None:
         """Blocking: every log is closed and synced."""

@@ -8,7 +8,6 @@ from random import Random
 from typing import Any
 
 from ottla.broker.control.metadata import MetadataCache
-from ottla.broker.control.registration import register
 from ottla.broker.control.runtime import Runtime
 from ottla.broker.control.snapshots import (
     MetadataSnapshots,
@@ -19,7 +18,7 @@ from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
 from ottla.broker.storage.retention import Shortener
 from ottla.broker.threads import RealThreads
-from ottla.cluster.brokers import Registration
+from ottla.cluster.brokers import FIRST, Registration
 from ottla.cluster.controller import Controller
 from ottla.cluster.image import MetadataImage
 from ottla.cluster.snapshot import copy_of
@@ -171,7 +170,11 @@ class Node:
 
     async def register(self) -> None:
         endpoints = [BrokerEndpoint("PLAINTEXT", "h", 9092, 0)]
-        await register(self.controller, Registration(1, bytes(16), endpoints, None, [bytes(16)]))
+        registration = Registration(1, bytes(16), endpoints, None, [bytes(16)])
+        await self.ask("register_broker", registration)
+        cursor = FIRST
+        while cursor is not None:
+            cursor = await self.ask("raise_leader_epochs", 1, cursor)
         self.acknowledged = copied(self.cache.image)
 
     async def ask(self, decider: str, *arguments: Any) -> Any:

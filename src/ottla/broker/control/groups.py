@@ -196,21 +196,22 @@ class GroupService:
             elif isinstance(change, PartitionsAdded) and change.topic.name == OFFSETS_TOPIC:
                 self._open(change.indexes)
             elif isinstance(change, LeaderChanged) and change.topic.name == OFFSETS_TOPIC:
-                self._follow_leader(change.partition_index, change.partition.leader)
+                self._lead_or_leave(change.partition_index, change.partition.leader)
         if OFFSETS_TOPIC in deleted:
             self.close()
         elif deleted:
             self._forget_topics(deleted)
 
-    def _follow_leader(self, index: int, leader: int) -> None:
-        """Groups live where their partition is led."""
-        if leader != self.services.node_id:
-            shard = self._shards.pop(index, None)
-            self._loads.pop(index, None)
-            if shard is not None:
-                shard.close()
-        elif index not in self._shards:
-            self._open((index,))
+    def _lead_or_leave(self, index: int, leader: int) -> None:
+        """A shard stays as it is where only the epoch of its leader is new."""
+        if leader == self.services.node_id:
+            if index not in self._shards:
+                self._open((index,))
+        elif index in self._shards:
+            self._loads.pop(index)
+            self._shards.pop(index).close(
+                NotCoordinator(f"{OFFSETS_TOPIC}-{index} is led by node {leader}")
+            )
 
     def _open(self, indexes: Collection[int]) -> None:
         services = self.services

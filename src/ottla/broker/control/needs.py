@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
+    from ottla.broker.control.channel import ControllerChannel
     from ottla.broker.control.metadata import MetadataCache
     from ottla.broker.control.runtime import Runtime
     from ottla.broker.storage.partitions import Partitions
@@ -45,4 +46,5 @@ class ControlServices(Protocol):
     metadata: MetadataCache
     controller: Runtime[Controller]
     leadership: Leadership
+    channel: ControllerChannel
     partitions: Partitions

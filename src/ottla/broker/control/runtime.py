@@ -432,12 +432,14 @@ class Runtime(Generic[S]):
             self._timer.cancel()
             self._timer = None
 
-    def close(self) -> None:
+    def close(self, reason: OttlaError | None = None) -> None:
+        """Whoever waits is told the reason."""
         self._is_closed = True
         for task in (self._loading, self._telling):
             if task is not None:
                 task.cancel()
-        self._fail_everybody(CoordinatorNotAvailable(f"{self.partition.name} is closed here"))
+        closed = CoordinatorNotAvailable(f"{self.partition.name} is closed here")
+        self._fail_everybody(reason or closed)
 
 
 def _fail(tickets: Iterable[Ticket], error: OttlaError) -> None:

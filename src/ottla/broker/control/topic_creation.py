@@ -3,23 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from ottla.broker.control.asking import ask_controller
 from ottla.cluster.names import check_topic_name
 from ottla.cluster.topics import candidates
 from ottla.errors import (
+    ErrorCode,
     LeaderNotAvailable,
     NotController,
     OttlaError,
     StorageFailed,
     UnknownTopicOrPartition,
+    error_of,
 )
 from ottla.types import INTERNAL_TOPICS, OFFSETS_TOPIC
-from ottla.wire.messages.create_topics import CreatableTopic, CreatableTopicConfig
+from ottla.wire.messages.create_topics import (
+    CreatableTopic,
+    CreatableTopicConfig,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+)
 
 if TYPE_CHECKING:
     from ottla.broker.control.needs import ControlServices
+
+# Then the client is told that there is no leader yet, and asks again.
+CREATION_WAIT_S: Final = 5.0
 
 
 async def ensure_topic(services: ControlServices, name: str) -> None:
@@ -47,10 +56,7 @@ async def ensure_topics(services: ControlServices, names: Iterable[str]) -> dict
             failures[name] = error
     if wanted:
         try:
-            failures |= await ask_controller(
-                services,
-                lambda controller, now, ticket: controller.ensure_topics(wanted, now, ticket),
-            )
+            failures |= await _created(services, wanted)
         except NotController as error:
             # To a producer or consumer this is a topic that has no leader yet: it asks again.
             unavailable = LeaderNotAvailable(str(error))
@@ -58,6 +64,19 @@ async def ensure_topics(services: ControlServices, names: Iterable[str]) -> dict
         except StorageFailed as error:
             failures |= dict.fromkeys((topic.name for topic in wanted), error)
     return failures
+
+
+async def _created(
+    services: ControlServices, wanted: list[CreatableTopic]
+) -> dict[str, OttlaError]:
+    """Existing before is no failure."""
+    request = CreateTopicsRequest(topics=wanted)
+    reply = await services.channel.ask(request, CreateTopicsResponse, CREATION_WAIT_S)
+    return {
+        result.name: error_of(result.error_code, result.error_message)
+        for result in reply.topics
+        if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS)
+    }
 
 
 def _wanted(services: ControlServices, name: str) -> CreatableTopic:

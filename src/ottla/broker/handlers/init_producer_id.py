@@ -26,9 +26,7 @@ async def handle(
         raise TransactionsNotSupported("There are no transactions yet.")
     if (request.producer_id == NO_PRODUCER) != (request.producer_epoch == NO_PRODUCER_EPOCH):
         raise InvalidRequest("Producer id and epoch come together.")
-    producer_id: int = await services.controller.submit(
-        lambda controller, now, ticket: controller.new_producer_id(now, ticket)
-    )
+    producer_id = await services.producer_ids.next()
     return InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
 from ottla.broker.counters import ApiMetrics, Metrics
 from ottla.broker.deferred import Deferred
+from ottla.broker.network.forwarding import ForwardingServices, forward
 from ottla.broker.request import RequestContext
 from ottla.errors import InvalidRequest, OttlaError
 from ottla.wire.codec import MalformedMessage, decode_prefix
@@ -155,8 +156,8 @@ class CloseConnection(Exception):
         self.client_id = client_id
 
 
-class HandedServices(Protocol):
-    """What the short way for produces needs of that which handlers are given."""
+class HandedServices(ForwardingServices, Protocol):
+    """What the router itself needs of that which handlers are given."""
 
     clock: Clock
     partitions: Partitions
@@ -229,6 +230,9 @@ class Router:
                 request, _ = decode_prefix(route.request, frame, head.version, head.body_at)
             except MalformedMessage as error:
                 raise CloseConnection(str(error)) from None
+        if route.api.by_controller and not self._services.leadership.is_leader:
+            forwarded = forward(self._services, route.api, head, request, frame, host)
+            return self._guarded(route, request, forwarded)
         try:
             outcome = route.handle(self._services, context, request)
         except Exception as error:
@@ -238,10 +242,10 @@ class Router:
         return self._guarded(route, request, outcome)
 
     async def answer(self, request: Message) -> Message:
-        """The reply to a request of this node itself; what goes wrong is in it."""
+        """The reply to a request of this node itself; what goes wrong is raised."""
         route = self._routes.get(request.API_KEY) or self._load(request.API_KEY)
         context = RequestContext(request.API_KEY, route.api.last, 0, None, "", "", {})
-        return await self._answered(route, request, context)
+        return await self._handled(route, request, context)
 
     async def answer_frame(self, frame: memoryview, host: str, listener: str) -> bytes:
         """The reply, head included, to a request that another node has sent us for a client."""
@@ -260,10 +264,13 @@ class Router:
 
     async def _answered(self, route: Route, request: Message, context: RequestContext) -> Message:
         try:
-            outcome = route.handle(self._services, context, request)
-            reply = await outcome if isinstance(outcome, Awaitable) else outcome
+            return await self._handled(route, request, context)
         except Exception as error:
             return self.error_reply(route, request, error)
+
+    async def _handled(self, route: Route, request: Message, context: RequestContext) -> Message:
+        outcome = route.handle(self._services, context, request)
+        reply = await outcome if isinstance(outcome, Awaitable) else outcome
         assert isinstance(reply, Message), f"{route.api.name} is answered by what it waits for"
         return reply
 

@@ -85,6 +85,7 @@ class Store:
         self.takes_partitions = takes_partitions
         self.directory_id = b""
         self.was_clean = True
+        self.clean_epoch: int | None = None
         self.failure: OSError | None = None
         self.total_bytes = self.usable_bytes = -1
         # Held while a checkpoint is written: two at once would write the same scratch file.
@@ -230,6 +231,12 @@ class Stores:
     @property
     def was_clean(self) -> bool:
         return all(store.was_clean for store in self._all)
+
+    @property
+    def clean_epoch(self) -> int | None:
+        """The broker epoch that has left all directories clean; None where that is not sure."""
+        epochs = {store.clean_epoch for store in self._all}
+        return epochs.pop() if len(epochs) == 1 else None
 
     @property
     def has_offline(self) -> bool:
@@ -418,4 +425,5 @@ def _make_ours(
         identity = Identity(cluster_id, node_id, directory_id)
         store.data.write_identity(identity)
     store.directory_id = identity.directory_id
-    store.was_clean = store.data.take_clean_marker() or is_new
+    store.clean_epoch = store.data.take_clean_marker()
+    store.was_clean = is_new or store.clean_epoch is not None

@@ -1,0 +1,102 @@
+"""The way to the controller, wherever it is: in this process, or on another node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Final, TypeVar, cast
+
+from ottla.client.connection import Connection
+from ottla.client.failures import ClientFailed
+from ottla.client.settings import ClientSettings
+from ottla.errors import ErrorCode, NotController, error_of
+from ottla.ports import Random
+from ottla.types import NODE_SOFTWARE
+from ottla.wire.schema import Message
+
+if TYPE_CHECKING:
+    from ottla.broker.control.needs import Leadership
+
+R = TypeVar("R", bound=Message)
+
+FIRST_PAUSE_MS: Final = 10
+PAUSE_MS_MAX: Final = 500
+
+
+class ControllerChannel:
+    """One connection at a time; a reply without an error, or the error as ours."""
+
+    def __init__(
+        self,
+        leadership: Leadership,
+        random: Random,
+        node_id: int,
+        answer_here: Callable[[Message], Awaitable[Message]],
+    ) -> None:
+        self._leadership = leadership
+        self._random = random
+        self._answer_here = answer_here
+        self._settings = ClientSettings((), f"node-{node_id}", NODE_SOFTWARE)
+        self._connection: Connection | None = None
+        self._opening = asyncio.Lock()
+        self._leader_changed = asyncio.Event()
+        leadership.on_leader_change(self._leader_changed.set)
+
+    async def ask(self, request: Message, kind: type[R], timeout_s: float) -> R:
+        """Asks again, until the time is over, while nobody is the controller or it is lost."""
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_s
+        pause_ms = FIRST_PAUSE_MS
+        while True:
+            self._leader_changed.clear()
+            left_s = until_s - loop.time()
+            try:
+                return await self._ask_once(request, kind, left_s)
+            except (NotController, ClientFailed) as error:
+                self._forget_connection()
+                # Half of it by chance, so that many nodes do not come back at once.
+                wait_s = (pause_ms + self._random.below(pause_ms)) / 1000
+                if loop.time() + wait_s >= until_s:
+                    raise NotController(f"The controller does not answer: {error}") from error
+            await self._pause(wait_s)
+            pause_ms = min(pause_ms * 2, PAUSE_MS_MAX)
+
+    async def _ask_once(self, request: Message, kind: type[R], timeout_s: float) -> R:
+        if self._leadership.is_leader:
+            reply = cast(R, await self._answer_here(request))
+        else:
+            connection = await self._connected(timeout_s)
+            reply = await connection.ask(request, kind, timeout_s=timeout_s)
+        code: int = getattr(reply, "error_code", ErrorCode.NONE)
+        if code != ErrorCode.NONE:
+            raise error_of(code, getattr(reply, "error_message", None))
+        return reply
+
+    async def _connected(self, timeout_s: float) -> Connection:
+        async with self._opening:
+            address = self._leadership.address_of(self._leadership.leader_id)
+            if address is None:
+                raise NotController("Nobody is known to be the controller.")
+            kept = self._connection
+            if kept is not None and kept.is_usable and kept.address == address:
+                return kept
+            self._forget_connection()
+            async with asyncio.timeout(timeout_s):
+                self._connection = await Connection.open(address, self._settings)
+            return self._connection
+
+    async def _pause(self, seconds: float) -> None:
+        """A new leader ends it at once."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._leader_changed.wait()
+        except TimeoutError:
+            pass
+
+    def _forget_connection(self) -> None:
+        if self._connection is not None:
+            self._connection.abort("it is not the controller any more")
+            self._connection = None
+
+    def close(self) -> None:
+        self._forget_connection()
