@@ -103,7 +103,7 @@ class Broker:
         clock: Clock | None = None,
         random: Random | None = None,
         threads: Threads | None = None,
-        start_compactor: Callable[[], Awaitable[Compactor]] = CompactionHelper.start,
+        start_compactor: Callable[[], Awaitable[Compactor]] | None = None,
     ) -> None:
         self.config = config
         self._node_id = NodeId(config.node_id)
@@ -111,7 +111,7 @@ class Broker:
         self._clock = clock or SystemClock()
         self._random = random or SystemEntropy()
         self._threads = threads or RealThreads()
-        self._start_compactor = start_compactor
+        self._start_compactor = start_compactor or CompactionHelper.start
         self._metrics = Metrics()
         self._outbox = Outbox()
         self._doors: list[Door] = []

@@ -13,7 +13,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Iter
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from ottla.broker.storage.compaction_helper import CompactionFailed, CompactionHelper, HelperLost
+from ottla.broker.storage.compaction_helper import CompactionFailed, HelperLost
 from ottla.broker.storage.partition_look import PartitionLook
 from ottla.broker.threads import wait_out
 from ottla.errors import OttlaError
@@ -118,7 +118,7 @@ class CompactionChore:
         clock: Clock,
         disk: Disk,
         config: Callable[[], BrokerConfig],
-        start_compactor: Callable[[], Awaitable[Compactor]] = CompactionHelper.start,
+        start_compactor: Callable[[], Awaitable[Compactor]],
     ) -> None:
         self._start_compactor = start_compactor
         self._partitions = partitions

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -28,6 +28,7 @@ from ottla.log.corruption import Corruption
 from ottla.log.inspection.scrub import Stretch, is_still_there, stretch_from
 from ottla.log.log import Appended, Log, LogConfig, LogPosition
 from ottla.log.lookup import GoThrough, Moment
+from ottla.log.segment import Segment
 from ottla.log.values import NO_TIMESTAMP
 from ottla.types import (
     ALWAYS_SYNCED_TOPICS,
@@ -321,6 +322,17 @@ class Partition(PartitionReplica):
     def plan_start(self, offset: int) -> None:
         """The log begins there once the checkpoint says so; 0: there is no such plan."""
         self._planned_start = offset
+
+    def delete_before(self, offset: int) -> Sequence[Segment]:
+        """Moves the start, which is durable; returns the segments that have left the log."""
+        is_closed = self.is_retired or self._log.fenced or self._is_cut_under_way
+        if is_closed or offset > self._log.end_offset:
+            return ()
+        return self._log.delete_before(offset)
+
+    def set_aside(self, segments: Sequence[Segment]) -> list[str]:
+        """Blocking: renames files of segments that have left; returns what is to be removed."""
+        return self._log.set_aside(segments)
 
     # ----------------------------------------------------------------------- checks of its files
 

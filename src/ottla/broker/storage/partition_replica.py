@@ -134,12 +134,12 @@ class PartitionReplica(PartitionWrites):
         self.is_leader = self._alone = False
         self._replicas = None
         self._leader_high_watermark = 0
-        self._waiters.fail_all(
+        self.waiters.fail_all(
             NotLeader(f"{self.name} is at leader epoch {epoch}, led by {leader_id}")
         )
         if not (self._log.fenced and leader_id == self.node_id):
             # A leader that is fenced opens its log again, and only then knows what to say.
-            self._waiters.wake_fetches()
+            self.waiters.wake_fetches()
 
     def check_leader(self) -> None:
         if self.is_offline:
@@ -198,7 +198,7 @@ class PartitionReplica(PartitionWrites):
             self._ends = deque([*open_ends[:-1:2], written])
         is_same_segment = written.segment_base == before.segment_base
         grown = written.bytes_in_segment - before.bytes_in_segment
-        self._waiters.written(self, grown if is_same_segment else PLENTY_BYTES)
+        self.waiters.written(self, grown if is_same_segment else PLENTY_BYTES)
 
     @property
     def reached_offset(self) -> int:
@@ -293,7 +293,7 @@ class PartitionReplica(PartitionWrites):
         elif log.fenced or self.is_retired:
             waiter.failed(item, StorageFailed(f"{self.name} takes no more writes"))
         else:
-            self._waiters.add_durable(log.end_offset, waiter, item)
+            self.waiters.add_durable(log.end_offset, waiter, item)
 
     @property
     def synced_offset(self) -> int:

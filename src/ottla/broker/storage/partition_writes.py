@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -25,7 +25,6 @@ from ottla.log.directory import DataDirectory
 from ottla.log.hints import Hints
 from ottla.log.log import Log, LogPosition, SyncTicket
 from ottla.log.opening.short_logs import ShortLog
-from ottla.log.segment import Segment
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
@@ -52,7 +51,6 @@ class PartitionWrites:
         "_queued_bytes",
         "_syncing_to",
         "_tickets",
-        "_waiters",
         "_when_not_busy",
         "_when_quiet",
         "_write",
@@ -62,6 +60,7 @@ class PartitionWrites:
         "is_retired",
         "is_synced_eagerly",
         "name",
+        "waiters",
     )
 
     def __init__(self, name: TopicPartition, log: Log, flusher: Flusher, home: Home) -> None:
@@ -73,7 +72,7 @@ class PartitionWrites:
         self.is_synced_eagerly = True
         self._log = log
         self._home = home
-        self._waiters = Waiters()
+        self.waiters = Waiters()
         self._write: PartitionWrite | None = None
         self._when_not_busy: list[Callable[[], None]] = []
         self._when_quiet: list[Callable[[], None]] = []
@@ -124,9 +123,8 @@ class PartitionWrites:
     def move_in(self) -> None:
         """The name is free: what was kept is written."""
         self._home.is_taken = False
-        if self._queued_bytes and not self._is_queued:
-            self._is_queued = True
-            self.flusher.queue(self)
+        if self._queued_bytes:
+            self._queue()
 
     def make_directory_durable(self, is_all_synced: bool) -> None:
         """In the sync thread, with the sync of the first batch."""
@@ -137,7 +135,7 @@ class PartitionWrites:
     def wait_written(self, waiter: WriteWaiter, item: Any) -> None:
         """`waiter` is told when what is queued now is written."""
         if self._is_queued or self._queued_bytes or self._write is not None:
-            self._waiters.add_write(waiter, item)
+            self.waiters.add_write(waiter, item)
         else:
             waiter.succeeded(item)
 
@@ -148,7 +146,7 @@ class PartitionWrites:
         elif self._log.fenced or self.is_retired:
             waiter.failed(item, StorageFailed(f"{self.name} takes no more writes"))
         else:
-            self._waiters.add_commit(end_offset, waiter, item)
+            self.waiters.add_commit(end_offset, waiter, item)
 
     @property
     def has_uncommitted(self) -> bool:
@@ -160,7 +158,7 @@ class PartitionWrites:
     def end_waiters(self) -> EndWaiters:
         """Who is told when all that is appended by now is committed, or fails."""
         end_offset = self._log.end_offset
-        gathered = self._waiters.at_end(end_offset)
+        gathered = self.waiters.at_end(end_offset)
         if gathered is None:
             gathered = EndWaiters()
             self.wait_committed(end_offset, gathered, None)
@@ -168,14 +166,10 @@ class PartitionWrites:
 
     def add_fetch(self, fetch: FetchWaiter, *, of_replica: bool = False) -> None:
         """It is told of what is committed; one of a replica, of what is written."""
-        self._waiters.add_fetch(fetch, of_replica=of_replica)
+        self.waiters.add_fetch(fetch, of_replica=of_replica)
 
     def drop_fetch(self, fetch: FetchWaiter) -> None:
-        self._waiters.drop_fetch(fetch)
-
-    @property
-    def waiters(self) -> Waiters:
-        return self._waiters
+        self.waiters.drop_fetch(fetch)
 
     # --------------------------------------------------------------------------------- writing
 
@@ -204,7 +198,7 @@ class PartitionWrites:
         if self._home.is_taken and self._queued_bytes <= HELD_BYTES_MAX and not self.is_retired:
             return 0
         byte_count, self._queued_bytes = self._queued_bytes, 0
-        waiters = self._waiters.take_writes()
+        waiters = self.waiters.take_writes()
         if self._log.fenced or self.is_retired:
             fail(waiters, StorageFailed(f"{self.name} takes no more writes"))
             return 0
@@ -292,7 +286,7 @@ class PartitionWrites:
             self.write_queued()
             return None
         byte_count, self._queued_bytes = self._queued_bytes, 0
-        waiters = self._waiters.take_writes()
+        waiters = self.waiters.take_writes()
         self._write = PartitionWrite(self, self._home, writing, byte_count, waiters)
         return self._write
 
@@ -310,17 +304,17 @@ class PartitionWrites:
                 self._recovered()
             if not self._queued_bytes and not self._is_queued:
                 # Repetitions of what had been written before.
-                succeed(self._waiters.take_writes())
+                succeed(self.waiters.take_writes())
             return 0
         if write.error is not None:
             self._queued_bytes = 0
             self._failed_bytes = min(write.byte_count, PROBE_BYTES_MAX)
-            self._fail_write(write.error, [*write.waiters, *self._waiters.take_writes()])
+            self._fail_write(write.error, [*write.waiters, *self.waiters.take_writes()])
             return 0
         waiters = write.waiters
         if not self._queued_bytes:
             # Repetitions of what was being written: nothing else is to come for them.
-            waiters = [*waiters, *self._waiters.take_writes()]
+            waiters = [*waiters, *self.waiters.take_writes()]
         self._wrote(waiters)
         return write.byte_count
 
@@ -353,8 +347,8 @@ class PartitionWrites:
     def _end_went_back(self, failure: OttlaError) -> None:
         end_offset = self._log.end_offset
         assert end_offset >= self.high_watermark.offset, f"{self.name} lost what is committed"
-        self._waiters.fail_after(end_offset, failure)
-        self._waiters.went_back(self)
+        self.waiters.fail_after(end_offset, failure)
+        self.waiters.went_back(self)
 
     # ------------------------------------------------------------------ small files beside them
 
@@ -417,8 +411,8 @@ class PartitionWrites:
 
     def _became_durable(self, position: LogPosition) -> None:
         """All before it is synced here; or written, with write.caching."""
-        if self._waiters.has_durable:
-            self._waiters.durable(position.offset)
+        if self.waiters.has_durable:
+            self.waiters.durable(position.offset)
         self._commit()
 
     def _commit(self) -> None:
@@ -438,7 +432,7 @@ class PartitionWrites:
             return
         logger.error("%s: sync failed, the partition is fenced: %s", self.name, error)
         self._failure = error
-        self._waiters.fail_all(StorageFailed(f"{self.name}: sync failed: {error}"))
+        self.waiters.fail_all(StorageFailed(f"{self.name}: sync failed: {error}"))
 
     def _advance(self, position: LogPosition) -> None:
         """Moves the high watermark: everything before it is committed from now on."""
@@ -449,7 +443,7 @@ class PartitionWrites:
             f"and the end at {log.end_offset}"
         )
         self.high_watermark = position
-        waiters = self._waiters
+        waiters = self.waiters
         waiters.committed(position.offset)
         if waiters.has_fetches:
             # What lies in an older segment is all that a read of it gets: nobody waits for more.
@@ -487,8 +481,8 @@ class PartitionWrites:
         """Damage was found in the log: what lies outside of it is served, nothing more is taken."""
         logger.error("%s is damaged and fenced: %s", self.name, corruption)
         self._log.condemn(corruption)
-        self._waiters.fail_all(StorageFailed(f"{self.name} is damaged: {corruption}"))
-        self._waiters.wake_fetches()
+        self.waiters.fail_all(StorageFailed(f"{self.name} is damaged: {corruption}"))
+        self.waiters.wake_fetches()
 
     def reopened_log(self, now_ms: int) -> Log:
         """Blocking: its log as the disk has it, after a failed sync cut where it was synced."""
@@ -505,7 +499,7 @@ class PartitionWrites:
             # With write.caching it may have been ahead of what the disk has kept.
             self.high_watermark = log.synced
         self._failure = None
-        self._waiters.went_back(self)
+        self.waiters.went_back(self)
 
     # ------------------------------------------------------------------------------- the end
 
@@ -515,8 +509,8 @@ class PartitionWrites:
         self._failure = error
         # Its files stay open: a sync or a write may be under way, and nobody is told of it.
         self._log.fenced = True
-        self._waiters.fail_all(StorageFailed(f"{self.name} is offline: {error}"))
-        self._waiters.wake_fetches()
+        self.waiters.fail_all(StorageFailed(f"{self.name} is offline: {error}"))
+        self.waiters.wake_fetches()
 
     def retire(self, error: OttlaError) -> None:
         """The partition is not here any more: whoever waits is told why, whoever reads is woken.
@@ -526,8 +520,8 @@ class PartitionWrites:
         self.is_retired = True
         if self._home.is_taken:
             self._log.take_back()
-        self._waiters.fail_all(error)
-        self._waiters.wake_fetches()
+        self.waiters.fail_all(error)
+        self.waiters.wake_fetches()
 
     def leave(self, error: OttlaError) -> None:
         """As `retire`, and its files go as well.
@@ -556,16 +550,3 @@ class PartitionWrites:
     def close(self) -> None:
         """Blocking: syncs and closes it alone."""
         self._log.close()
-
-    # ----------------------------------------------------------------------------- its beginning
-
-    def delete_before(self, offset: int) -> Sequence[Segment]:
-        """Moves the start, which is durable; returns the segments that have left the log."""
-        is_closed = self.is_retired or self._log.fenced or self._is_cut_under_way
-        if is_closed or offset > self._log.end_offset:
-            return ()
-        return self._log.delete_before(offset)
-
-    def set_aside(self, segments: Sequence[Segment]) -> list[str]:
-        """Blocking: renames files of segments that have left; returns what is to be removed."""
-        return self._log.set_aside(segments)
