@@ -18,11 +18,10 @@ from ottla.broker.storage.disk import RealDisk
 from ottla.client.connection import Connection
 from ottla.client.settings import ClientSettings
 from ottla.config import BrokerConfig
-from ottla.config.listeners import Address
 from ottla.errors import NotController
 from ottla.log.directory import DataDirectory, Identity
 from ottla.machine import Decision
-from ottla.types import METADATA_TOPIC
+from ottla.types import METADATA_TOPIC, NODE_SOFTWARE
 from ottla.wire.messages.describe_quorum import (
     DescribeQuorumPartition,
     DescribeQuorumRequest,
@@ -53,11 +52,6 @@ class SlowVotes(RealDisk):
 
 
 class Node(Broker):
-    """Without a registration, which needs the way to another node's controller."""
-
-    async def _join_cluster(self, bound: list[Address]) -> None:
-        self._broker_epoch = 0
-
     @property
     def quorum(self):
         return self._quorum
@@ -72,6 +66,7 @@ class Node(Broker):
 
     async def die(self) -> None:
         """As by kill -9, as far as the others can tell: no word of farewell."""
+        self._lifecycle.close()
         self._quorum.close()
         for door in self._doors:
             door.close()
@@ -277,7 +272,8 @@ async def test_a_vote_is_on_disk_before_anybody_hears_of_it(nodes):
     asked, candidate = nodes.followers()
     node_id, disk = asked.quorum.node_id, nodes.disks[asked.quorum.node_id]
     address = asked.quorum.address_of(node_id)
-    connection = await Connection.open(address, ClientSettings((address,)))
+    settings = ClientSettings((address,), "candidate", NODE_SOFTWARE)
+    connection = await Connection.open(address, settings)
     epoch, last = asked.quorum.leader_epoch + 1, asked.quorum.log_end()
     wanted = VotePartition(
         replica_epoch=epoch,
