@@ -9,12 +9,13 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import pytest
 
 from ottla.testing.broker import LOG_TAIL_CHARS, Broker, Setting
+from ottla.testing.cluster import Cluster
 
 TOPIC_NAME_CHARS_MAX: Final = 200
 MARKER: Final = "ottla_topic(partitions=1, configs={}): how the fixture ottla_topic is created"
@@ -68,6 +69,13 @@ def ottla_broker_factory() -> Iterator[BrokerFactory]:
 
 
 @pytest.fixture
+def ottla_cluster(ottla_broker_settings: Mapping[str, Setting]) -> Iterator[Cluster]:
+    """Three brokers that are one cluster, for one test: `ottla_cluster[2].kill()` is a crash."""
+    with Cluster(ottla_broker_settings) as cluster:
+        yield cluster
+
+
+@pytest.fixture
 def ottla_topic(ottla_broker: Broker, request: pytest.FixtureRequest) -> str:
     """The name of a fresh topic; `@pytest.mark.ottla_topic(partitions=3)` says how many."""
     marker = request.node.get_closest_marker("ottla_topic")
@@ -104,7 +112,12 @@ def pytest_runtest_makereport(
 def _brokers_of(item: pytest.Item) -> Iterator[Broker]:
     fixtures: Mapping[str, object] = getattr(item, "funcargs", {})
     for fixture in fixtures.values():
-        held = fixture.brokers if isinstance(fixture, BrokerFactory) else [fixture]
-        for broker in held:
+        for broker in _held_by(fixture):
             if isinstance(broker, Broker) and broker.was_started:
                 yield broker
+
+
+def _held_by(fixture: object) -> Iterable[object]:
+    if isinstance(fixture, BrokerFactory):
+        return fixture.brokers
+    return fixture.nodes.values() if isinstance(fixture, Cluster) else [fixture]

@@ -19,9 +19,16 @@ class TopicNotCreated(Exception):
     """The broker refused, with its error code and words."""
 
 
-def create_topic(bootstrap: str, name: str, partitions: int, configs: Mapping[str, str]) -> None:
-    host, _, port = bootstrap.rpartition(":")
-    body = _request(name, partitions, configs)
+def create_topic(
+    bootstrap: str,
+    name: str,
+    partitions: int,
+    configs: Mapping[str, str],
+    replication_factor: int = -1,
+) -> None:
+    """A factor of -1 is the broker's default."""
+    host, _, port = bootstrap.partition(",")[0].rpartition(":")
+    body = _request(name, partitions, configs, replication_factor)
     with socket.create_connection((host, int(port)), timeout=TIMEOUT_S) as connection:
         connection.sendall(struct.pack(">i", len(body)) + body)
         (length,) = struct.unpack(">i", _receive(connection, 4))
@@ -34,9 +41,11 @@ def create_topic(bootstrap: str, name: str, partitions: int, configs: Mapping[st
         raise TopicNotCreated(f"{name}: error {code} {text}".rstrip())
 
 
-def _request(name: str, partitions: int, configs: Mapping[str, str]) -> bytes:
+def _request(
+    name: str, partitions: int, configs: Mapping[str, str], replication_factor: int
+) -> bytes:
     head = struct.pack(">hhi", CREATE_TOPICS, VERSION, 0) + _string("ottla.testing")
-    replication_factor, assignments = -1, 0
+    assignments = 0
     topic = _string(name) + struct.pack(">ihi", partitions, replication_factor, assignments)
     topic += struct.pack(">i", len(configs))
     topic += b"".join(_string(key) + _string(value) for key, value in configs.items())

@@ -280,6 +280,7 @@ def open_stores(disk: Disk, config: BrokerConfig, random: Random, threads: Threa
         cluster_id = _check_owner(config, identities)
         metadata = _metadata_store(disk, config, stores, identities)
         if cluster_id is None:
+            _check_alone(config)
             cluster_id = encode_uuid(random.bytes(16))
         for store, identity in identities.items():
             try:
@@ -341,6 +342,17 @@ def _leave_out(store: Store, error: OSError) -> None:
     store.failure = error
     store.was_clean = False
     logger.error("%s cannot be used, it is offline: %s", store.path, error)
+
+
+def _check_alone(config: BrokerConfig) -> None:
+    """A node alone makes up its cluster; several would each make up another."""
+    if len(config.controller_quorum_voters) > 1:
+        raise CannotStart(
+            f"{config.log_dirs[0]} belongs to no cluster yet, and controller.quorum.voters names "
+            "several nodes: `ottla storage format --cluster-id ID --node-id "
+            f"{config.node_id} --data-dir {config.log_dirs[0]}` first, with the same ID on all "
+            "(`ottla storage random-id` makes one)."
+        )
 
 
 def _check_owner(config: BrokerConfig, identities: dict[Store, Identity | None]) -> str | None:
