@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from ottla.broker import logs
 from ottla.broker.chores import Chores
@@ -19,10 +19,10 @@ from ottla.broker.control.lifecycle import Lifecycle
 from ottla.broker.control.metadata import BrokerConfigChanged, Change, MetadataCache
 from ottla.broker.control.metadata_follower import MetadataFollower
 from ottla.broker.control.metadata_log import MetadataLog
-from ottla.broker.control.metadata_quorum import MetadataQuorum
 from ottla.broker.control.probing import Probes
 from ottla.broker.control.producer_ids import ProducerIds
-from ottla.broker.control.quorum_voters import own_voter, voters_of
+from ottla.broker.control.quorum_setup import new_quorum
+from ottla.broker.control.quorum_voters import voters_of
 from ottla.broker.control.reports import Reports
 from ottla.broker.control.runtime import Runtime
 from ottla.broker.control.snapshots import MetadataSnapshots
@@ -63,16 +63,9 @@ from ottla.config.listeners import Address
 from ottla.errors import CannotStart, OttlaError, StorageFailed
 from ottla.log.handles import Handles
 from ottla.ports import Clock, Disk, Random, Threads
-from ottla.quorum.quorum import Quorum
-from ottla.quorum.state import QuorumState
-from ottla.quorum.times import Times
-from ottla.quorum.voters import Voter, VoterHistory, VoterSet
 from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, LeaderEpoch, NodeId
 from ottla.wire.messages.broker_registration import Listener
 from ottla.wire.schema import Message
-
-if TYPE_CHECKING:
-    from ottla.broker.control.quorum_peers import QuorumPeers
 
 logger = logging.getLogger(__name__)
 
@@ -216,8 +209,17 @@ class Broker:
             # What only a majority commits, nobody else can vouch for.
             None if is_alone else log.position_at(base_offset),
         )
-        self._quorum = self._new_quorum(
-            partition, state, 0 if snapshot is None else snapshot.id.epoch
+        self._quorum = new_quorum(
+            self._loop,
+            self._clock,
+            self._random,
+            self.config,
+            self._stores,
+            partition,
+            state,
+            partial(store.run, self._log.save_state),
+            0 if snapshot is None else snapshot.id.epoch,
+            self._give_up,
         )
         self._metadata = MetadataCache(self.config)
         self._controller = Runtime(
@@ -239,36 +241,6 @@ class Broker:
             await self._quorum.start()
             await self._snapshots.replay()
         self._quorum.run_for(self._controller)
-
-    def _new_quorum(
-        self, partition: Partition, state: QuorumState, base_epoch: int
-    ) -> MetadataQuorum:
-        own = own_voter(self.config, self._stores.metadata.directory_id)
-        voters, times = voters_of(self.config), Times.from_config(self.config)
-        cluster_id = self._stores.cluster_id
-
-        def make(state: QuorumState) -> Quorum:
-            history = VoterHistory(voters, can_change=False)
-            return Quorum(own, cluster_id, history, state, times, self._random)
-
-        return MetadataQuorum(
-            self._loop,
-            self._clock,
-            partition,
-            make,
-            state,
-            partial(self._stores.metadata.run, self._log.save_state),
-            base_epoch,
-            self._new_peers(own, voters, times),
-            self._give_up,
-        )
-
-    def _new_peers(self, own: Voter, voters: VoterSet, times: Times) -> QuorumPeers | None:
-        if len(voters) == 1:
-            return None
-        from ottla.broker.control.quorum_peers import QuorumPeers
-
-        return QuorumPeers(self._loop, own, self._stores.cluster_id, voters, times)
 
     def _wire_partitions(self) -> None:
         self._channel = ControllerChannel(

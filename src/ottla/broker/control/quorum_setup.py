@@ -1,0 +1,55 @@
+"""The metadata quorum of a node, made from its settings and what its disk remembers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
+
+from ottla.broker.control.metadata_quorum import MetadataQuorum
+from ottla.broker.control.quorum_voters import own_voter, voters_of
+from ottla.config import BrokerConfig
+from ottla.ports import Clock, Random
+from ottla.quorum.quorum import Quorum
+from ottla.quorum.state import QuorumState
+from ottla.quorum.times import Times
+from ottla.quorum.voters import Voter, VoterHistory, VoterSet
+
+if TYPE_CHECKING:
+    from ottla.broker.control.quorum_peers import QuorumPeers
+    from ottla.broker.storage.partition import Partition
+    from ottla.broker.storage.stores import Stores
+
+
+def new_quorum(
+    loop: asyncio.AbstractEventLoop,
+    clock: Clock,
+    random: Random,
+    config: BrokerConfig,
+    stores: Stores,
+    partition: Partition,
+    state: QuorumState,
+    save: Callable[[QuorumState], Awaitable[None]],
+    base_epoch: int,
+    give_up: Callable[[str], None],
+) -> MetadataQuorum:
+    own = own_voter(config, stores.metadata.directory_id)
+    voters, times = voters_of(config), Times.from_config(config)
+
+    def make(state: QuorumState) -> Quorum:
+        history = VoterHistory(voters, can_change=False)
+        return Quorum(own, stores.cluster_id, history, state, times, random)
+
+    peers = _new_peers(loop, own, stores.cluster_id, voters, times)
+    return MetadataQuorum(loop, clock, partition, make, state, save, base_epoch, peers, give_up)
+
+
+def _new_peers(
+    loop: asyncio.AbstractEventLoop, own: Voter, cluster_id: str, voters: VoterSet, times: Times
+) -> QuorumPeers | None:
+    """The only voter starts without the client that speaks to others."""
+    if len(voters) == 1:
+        return None
+    from ottla.broker.control.quorum_peers import QuorumPeers
+
+    return QuorumPeers(loop, own, cluster_id, voters, times)
