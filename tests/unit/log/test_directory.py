@@ -102,11 +102,11 @@ def test_file_that_says_nothing_is_refused(
 
 
 def test_marker_of_a_clean_stop_counts_once(disk: MemoryDisk, data: DataDirectory) -> None:
-    assert data.take_clean_marker() is False
+    assert data.take_clean_marker() is None
     data.leave_clean_marker(12)
     assert disk.read_file("/data/.kafka_cleanshutdown") == b'{"version":0,"brokerEpoch":12}'
-    assert data.take_clean_marker() is True
-    assert data.take_clean_marker() is False
+    assert data.take_clean_marker() == 12
+    assert data.take_clean_marker() is None
 
 
 def test_taken_marker_does_not_come_back_after_a_crash(

@@ -80,7 +80,10 @@ def test_daemons_of_spark_are_forked_where_all_is_imported(
     with daemon(nursery, tmp_path):
         [own] = forked()
         assert own.cwd() == str(tmp_path)
-        assert [one.num_threads() for one in nurseries()] == [1], "others would not be forked"
+        # Not the only nursery, perhaps: other tests of this process may have had one.
+        parent = own.parent()
+        assert parent is not None
+        assert parent.num_threads() == 1, "others would not be forked"
         assert any("pyarrow" in one.path for one in own.memory_maps())
 
 
