@@ -201,7 +201,7 @@ transaction.state.log.min.isr=1
         first = json.loads(started.stderr.readline())
         assert (first["level"], first["message"]) == (
             "warning",
-            "without effect on this broker: controller.listener.names, controller.quorum.voters, "
+            "without effect on this broker: controller.listener.names, "
             "inter.broker.listener.name, num.network.threads, process.roles, "
             "transaction.state.log.min.isr",
         )

@@ -307,7 +307,8 @@ class MetadataQuorum:
         now, voters = self._clock.now(), [key.id for key in decision.voters]
         self.told_offsets.clear()
         partition = self.partition
-        logger.info("this node leads the metadata log under epoch %d", decision.epoch)
+        if self.has_others:
+            logger.info("this node leads the metadata log under epoch %d", decision.epoch)
         partition.lead(LeaderEpoch(decision.epoch), voters, voters, 0, now.steady_ms)
         granting = [key.id for key in decision.granting]
         batch = memoryview(leader_change_batch(self.node_id, voters, granting, now.wall_ms))
@@ -322,7 +323,8 @@ class MetadataQuorum:
             self._controller.start_leading().add_done_callback(self._became_ready)
 
     def _step_down(self, decision: StepDown) -> None:
-        logger.info("this node leads the metadata log no more, epoch %d", decision.epoch)
+        if self.has_others:
+            logger.info("this node leads the metadata log no more, epoch %d", decision.epoch)
         if self._controller is not None:
             self._controller.stop_leading(NotController("another node is the controller now"))
         self.partition.follow(LeaderEpoch(max(decision.epoch, self._quorum.epoch)), NO_NODE)
