@@ -6,16 +6,15 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
-from ottla.client.connection import Connection
+from ottla.broker.control.node_connection import open_connection
 from ottla.client.failures import ClientFailed
-from ottla.client.settings import ClientSettings
 from ottla.errors import ErrorCode, NotController, error_of
 from ottla.ports import Random
-from ottla.types import NODE_SOFTWARE
 from ottla.wire.schema import Message
 
 if TYPE_CHECKING:
     from ottla.broker.control.needs import Leadership
+    from ottla.client.connection import Connection
 
 R = TypeVar("R", bound=Message)
 
@@ -36,7 +35,7 @@ class ControllerChannel:
         self._leadership = leadership
         self._random = random
         self._answer_here = answer_here
-        self._settings = ClientSettings((), f"node-{node_id}", NODE_SOFTWARE)
+        self._node_id = node_id
         self._connection: Connection | None = None
         self._opening = asyncio.Lock()
         self._leader_changed = asyncio.Event()
@@ -82,7 +81,7 @@ class ControllerChannel:
                 return kept
             self._forget_connection()
             async with asyncio.timeout(timeout_s):
-                self._connection = await Connection.open(address, self._settings)
+                self._connection = await open_connection(self._node_id, address)
             return self._connection
 
     async def _pause(self, seconds: float) -> None:

@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.broker.replication.session import SESSION_LOST, LeaderSession, Place
-from ottla.client.connection import Connection
 from ottla.client.failures import ClientFailed
 from ottla.errors import ErrorCode, OttlaError
 from ottla.log.intake import BatchBeginsEarlier
@@ -37,6 +36,7 @@ from ottla.wire.schema import Buffer
 if TYPE_CHECKING:
     from ottla.broker.storage.partition import Partition
     from ottla.broker.storage.truncation import Truncation
+    from ottla.client.connection import Connection
 
 logger = logging.getLogger(__name__)
 

@@ -7,7 +7,6 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ottla.broker.replication.fetcher import Fetcher, FetchLimits
-from ottla.client.connection import Connection
 from ottla.ports import Clock
 from ottla.types import NO_NODE, NodeId
 from ottla.wire.messages.fetch import ReplicaState
@@ -15,6 +14,7 @@ from ottla.wire.messages.fetch import ReplicaState
 if TYPE_CHECKING:
     from ottla.broker.storage.partition import Partition
     from ottla.broker.storage.truncation import Truncation
+    from ottla.client.connection import Connection
 
 
 class Followers:

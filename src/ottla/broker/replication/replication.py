@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.control.channel import ControllerChannel
 from ottla.broker.control.metadata import BrokersChanged, Change, MetadataCache
+from ottla.broker.control.node_connection import open_connection
 from ottla.broker.replication.fetcher import FetchLimits
 from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.in_sync import InSyncKeeper
-from ottla.client.connection import Connection
 from ottla.client.failures import CannotConnect
-from ottla.client.settings import ClientSettings, join_address
 from ottla.config import BrokerConfig
 from ottla.errors import StorageFailed
 from ottla.ports import Clock
-from ottla.types import NODE_SOFTWARE, NodeId
+from ottla.types import NodeId
 from ottla.wire.messages.alter_partition import AlterPartitionRequest, AlterPartitionResponse
 
 if TYPE_CHECKING:
     from ottla.broker.storage.partition import Partition
     from ottla.broker.storage.partitions import Partitions
     from ottla.broker.storage.truncation import Truncation
+    from ottla.client.connection import Connection
 
 Shorten = Callable[[Mapping["Partition", int]], Awaitable[Mapping["Partition", OSError]]]
 
@@ -47,7 +47,6 @@ class Replication:
         self._channel = channel
         self._broker_epoch = broker_epoch
         self._shorten = shorten
-        self._settings = ClientSettings((), f"node-{config.node_id}", NODE_SOFTWARE)
         self.followers = Followers(
             loop,
             clock,
@@ -108,7 +107,10 @@ class Replication:
         endpoint = None if broker is None else broker.endpoints.get(name)
         if endpoint is None:
             raise CannotConnect(f"node {leader} has no listener {name}")
-        return await Connection.open(join_address(endpoint.host, endpoint.port), self._settings)
+        from ottla.client.settings import join_address
+
+        address = join_address(endpoint.host, endpoint.port)
+        return await open_connection(self._config.node_id, address)
 
     async def _cut_start(self, partition: Partition, offset: int) -> None:
         """The leader has deleted all before `offset`."""
