@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +14,7 @@ from confluent_kafka import Consumer, KafkaError, Message, Producer, TopicPartit
 from confluent_kafka.admin import AdminClient
 
 from ottla.testing import BrokerFailed, Cluster
+from ottla.testing.ports import free_ports
 from scenarios.polling import until
 
 PARTITIONS = 6
@@ -168,3 +173,24 @@ def test_nodes_of_several_need_the_id_of_one_cluster(ottla_broker_factory: Any) 
     voters = "1@127.0.0.1:1,2@127.0.0.1:2,3@127.0.0.1:3"
     with pytest.raises(BrokerFailed, match="ottla storage format --cluster-id ID --node-id 1"):
         ottla_broker_factory(node_id=1, controller_quorum_voters=voters)
+
+
+def test_a_node_without_a_majority_says_so_and_can_be_stopped(tmp_path: Path) -> None:
+    ottla = [sys.executable, "-m", "ottla"]
+    made = subprocess.run([*ottla, "storage", "random-id"], check=True, capture_output=True)
+    formatting = ["storage", "format", "--cluster-id", made.stdout.decode().strip()]
+    formatting += ["--node-id", "1", "--data-dir", str(tmp_path / "data")]
+    subprocess.run([*ottla, *formatting], check=True, capture_output=True)
+    own, second, third = free_ports(3)
+    voters = f"1@127.0.0.1:{own},2@127.0.0.1:{second},3@127.0.0.1:{third}"
+    starting = ["start", "--node-id", "1", "--data-dir", str(tmp_path / "data")]
+    starting += ["--listen", f"127.0.0.1:{own}", "--set", f"controller.quorum.voters={voters}"]
+    with subprocess.Popen([*ottla, *starting], stderr=subprocess.PIPE) as node:
+        assert node.stderr is not None
+        try:
+            line = node.stderr.readline().decode()
+            assert "waiting for a majority of the voters 1, 2, 3" in line
+            node.send_signal(signal.SIGTERM)
+            assert node.wait(FLUSH_S) == 0
+        finally:
+            node.kill()

@@ -24,6 +24,8 @@ logger = logging.getLogger(__name__)
 # SIGTERM is how a service is told to stop; after Ctrl-C the shell is to know of it.
 EXIT_CODES: Final = {signal.SIGTERM: 0, signal.SIGINT: 130}
 OPEN_FILES_WANTED: Final = 1_048_576
+# So long a start may go on that is told to stop, so that it ends cleanly.
+START_GRACE_S: Final = 5.0
 # With the usual 5 ms a finished sync could wait that long for a busy loop.
 THREAD_SWITCH_S: Final = 0.000_5
 # What a request makes dies without the collector's help; Python's 700 would have it look for
@@ -62,11 +64,19 @@ async def _serve(
         loop.add_signal_handler(number, told_to_stop, code)
     _raise_open_files()
     broker = Broker(config, disk)
-    info = await broker.start()
+    told = loop.create_task(stopping.wait())
+    starting = loop.create_task(broker.start())
+    await asyncio.wait((starting, told), return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        await asyncio.wait((starting,), timeout=START_GRACE_S)
+    if not starting.done():
+        # It waits for other nodes, and may for ever. What it has is safe, as after a crash.
+        logger.info("stopped before it was ready")
+        return codes[0]
+    info = starting.result()
     _spare_the_collector()
     on_ready(info)
     loop.call_soon(_keep_freed_memory)
-    told = loop.create_task(stopping.wait())
     await asyncio.wait((told, broker.given_up), return_when=asyncio.FIRST_COMPLETED)
     told.cancel()
     logger.info("stopping")

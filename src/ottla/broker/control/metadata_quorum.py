@@ -54,6 +54,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RESIGN_S_MAX: Final = 0.5
+# So often a start says that it waits for other nodes.
+WAIT_TOLD_S: Final = 5.0
 
 
 class Told(NamedTuple):
@@ -177,7 +179,13 @@ class MetadataQuorum:
 
     async def ready(self) -> None:
         """Returns when there is a leader, and all that it had committed is known here."""
-        await self._is_ready.wait()
+        while not self._is_ready.is_set():
+            try:
+                async with asyncio.timeout(WAIT_TOLD_S):
+                    await self._is_ready.wait()
+            except TimeoutError:
+                names = ", ".join(str(voter.key.id) for voter in self._quorum.voters)
+                logger.warning("waiting for a majority of the voters %s", names)
 
     def log_renewed(self) -> None:
         """The log was opened anew after a failed sync, and may have lost what was not synced."""
