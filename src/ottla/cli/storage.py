@@ -22,7 +22,11 @@ from ottla.log.directory import (
 
 UUID_BYTES: Final = 16
 
-app = typer.Typer(help="Data directories before their first start.", no_args_is_help=True)
+app = typer.Typer(
+    help="Data directories before their first start: an id for the cluster, and its nodes.",
+    no_args_is_help=True,
+    epilog=examples("ottla storage random-id", "ottla storage format --help"),
+)
 
 
 @app.command("random-id", epilog=examples("ottla storage random-id"))

@@ -39,6 +39,8 @@ ALL_COMMANDS = [
 def test_all_commands_of_the_issue_are_there() -> None:
     assert {" ".join(path) for path in ALL_COMMANDS} >= {
         "start",
+        "storage format",
+        "storage random-id",
         "settings list",
         "settings show",
         *(f"topics {verb}" for verb in ("create", "list", "describe", "alter", "delete")),
