@@ -91,10 +91,13 @@ def test_an_idle_query_asks_for_the_latest_offset_on_and_on(
     assert len(asked) == 1, "one process holds the reader of a query"
 
 
-def test_commit_skips_the_last_batch_of_available_now_and_stop_is_never_called(
+def test_commit_skips_the_last_batch_of_available_now(
     spark: SparkSession, tmp_path: Path, notes: Notes, checkpoint: Path
 ) -> None:
-    """Progress for a consumer group also comes from the start given to latestOffset."""
+    """Progress for a consumer group also comes from the start given to latestOffset.
+
+    Nor is there a last word in `stop`: Spark mostly ends the process before it comes to that.
+    """
     middle = {"t": {"0": 5, "1": 5}}
     frame = stream(spark, tmp_path, middle, END, END)
     drain(frame, checkpoint)
@@ -102,7 +105,7 @@ def test_commit_skips_the_last_batch_of_available_now_and_stop_is_never_called(
     assert [one["end"] for one in notes.all("commit")] == [middle]
     assert [one["start"] for one in notes.all("latestOffset")][-1] == END
     assert len(notes.all("prepareForTriggerAvailableNow")) == 1
-    assert notes.all("stop") == []
+    assert len(notes.all("stop")) <= 1
 
 
 def test_options_arrive_lower_cased_with_spark_s_own_among_them(
