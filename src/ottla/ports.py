@@ -4,7 +4,8 @@ Everything that decides takes these as arguments, so that a test or the simulato
 own. Disk calls block; the broker chooses which of them are cheap enough for the event loop.
 
 Timers are the loop's own, and whoever sets one may count on `loop.time()`. All other decisions by
-time ask the `Clock`.
+time ask the `Clock`. Connections to others are the loop's, too (`loop.create_connection`); what a
+broker listens on is taken from a `Network`.
 """
 
 from __future__ import annotations
@@ -55,6 +56,38 @@ class Threads(Protocol):
 
     def executor(self, name: str, size: int) -> Executor:
         """Up to `size` threads of their own: whoever waits there keeps nobody else waiting."""
+
+    def rest(self, seconds: float) -> None:
+        """Blocking, in such a thread: the loop has the interpreter for itself."""
+
+
+class Listener(Protocol):
+    """A port that is taken, for as long as this is not closed."""
+
+    @property
+    def port(self) -> int: ...
+
+    def claim(self) -> None:
+        """Begins to listen, or raises OSError where another process does."""
+
+    async def open(self) -> None:
+        """After `claim`: connections are accepted from here on."""
+
+    def close(self) -> None: ...
+
+
+class Network(Protocol):
+    async def bind(
+        self,
+        protocol_factory: Callable[[], Any],
+        host: str,
+        port: int,
+        backlog: int,
+    ) -> Listener:
+        """Takes a port, any free one for 0, and lets nobody in yet; OSError says why it cannot.
+
+        The factory makes one of asyncio's protocols for each connection.
+        """
 
 
 class File(Protocol):

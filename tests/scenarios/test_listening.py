@@ -17,6 +17,7 @@ import pytest
 import uvloop
 
 from ottla.broker.network.doors import Door
+from ottla.broker.network.sockets import SocketNetwork
 from ottla.config import BrokerConfig
 from ottla.config.listeners import Address
 from ottla.errors import CannotStart
@@ -118,8 +119,8 @@ LOOPS = pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_
 
 
 def door(address: Address, *, or_any_port: bool) -> Door:
-    loop = asyncio.get_running_loop()
-    return Door(loop, asyncio.Protocol, address, "this", "do that", or_any_port=or_any_port)
+    network = SocketNetwork()
+    return Door(network, asyncio.Protocol, address, "this", "do that", or_any_port=or_any_port)
 
 
 @LOOPS

@@ -34,6 +34,7 @@ from ottla.broker.network.connection import Connections, Limits, Outbox
 from ottla.broker.network.doors import Door
 from ottla.broker.network.fetch_sessions import FetchSessions
 from ottla.broker.network.router import APIS, Router
+from ottla.broker.network.sockets import SocketNetwork
 from ottla.broker.network.waiting import Deadlines, Parking
 from ottla.broker.replication.replication import Replication
 from ottla.broker.services import Services
@@ -62,7 +63,7 @@ from ottla.config import BrokerConfig, TopicConfig
 from ottla.config.listeners import Address
 from ottla.errors import CannotStart, OttlaError, StorageFailed
 from ottla.log.handles import Handles
-from ottla.ports import Clock, Disk, Random, Threads
+from ottla.ports import Clock, Disk, Network, Random, Threads
 from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, LeaderEpoch, NodeId
 from ottla.wire.messages.broker_registration import Listener
 from ottla.wire.schema import Message
@@ -96,6 +97,7 @@ class Broker:
         clock: Clock | None = None,
         random: Random | None = None,
         threads: Threads | None = None,
+        network: Network | None = None,
         start_compactor: Callable[[], Awaitable[Compactor]] | None = None,
     ) -> None:
         self.config = config
@@ -104,6 +106,7 @@ class Broker:
         self._clock = clock or SystemClock()
         self._random = random or SystemEntropy()
         self._threads = threads or RealThreads()
+        self._network = network or SocketNetwork()
         self._start_compactor = start_compactor or CompactionHelper.start
         self._metrics = Metrics()
         self._outbox = Outbox()
@@ -374,7 +377,7 @@ class Broker:
         register_gauges(self._metrics, services, self._connections)
         for wanted in self.config.bound():
             door = Door(
-                self._loop,
+                self._network,
                 partial(self._connections.connection, wanted.name),
                 wanted.address,
                 f"listeners={wanted}",
@@ -405,7 +408,7 @@ class Broker:
             return
         self._http = http_server(self._services)
         self._http_door = Door(
-            self._loop,
+            self._network,
             self._http.protocol_factory,
             wanted,
             f"http.listener={wanted}",

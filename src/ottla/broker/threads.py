@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from queue import SimpleQueue
@@ -126,6 +127,9 @@ class RealThreads:
         executor = ThreadExecutor(name, size)
         self._executors.append(executor)
         return executor
+
+    def rest(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def join(self) -> None:
         """Blocking: ends them all, and returns when none is at work."""

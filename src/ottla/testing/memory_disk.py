@@ -284,6 +284,14 @@ class MemoryDisk:
         node = self._node(path)
         return bytes(node.seen) if isinstance(node, Inode) else b""
 
+    def flip_bit(self, path: str, bit: int) -> None:
+        """The medium has decayed there: whoever reads it sees another bit."""
+        node = self._node(path)
+        assert isinstance(node, Inode), path
+        for contents in (node.seen, node.stored):
+            if bit // 8 < len(contents):
+                contents[bit // 8] ^= 1 << bit % 8
+
     def is_durable(self, path: str) -> bool:
         """Whether this name is there after any crash."""
         above, name = self._above(path)

@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import errno
 import logging
-import os
 import socket
 from collections.abc import Callable
 from typing import Final
 
 from ottla.config.listeners import Address
 from ottla.errors import CannotStart
+from ottla.ports import Listener, Network
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +37,7 @@ class Door:
 
     def __init__(
         self,
-        loop: asyncio.AbstractEventLoop,
+        network: Network,
         protocol_factory: Callable[[], asyncio.BaseProtocol],
         wanted: Address,
         name: str,
@@ -46,14 +46,14 @@ class Door:
         backlog: int = BACKLOG,
         or_any_port: bool = False,
     ) -> None:
-        self._loop = loop
+        self._network = network
         self._protocol_factory = protocol_factory
         self._wanted = wanted
         self._name = name
         self._remedy = remedy
         self._backlog = backlog
         self._or_any_port = or_any_port
-        self._server: asyncio.Server | None = None
+        self._listener: Listener | None = None
         self.address = wanted
 
     async def bind(self) -> None:
@@ -64,35 +64,24 @@ class Door:
 
     async def open(self) -> None:
         """Clients are served from here on."""
+        assert self._listener is not None
         try:
-            self._claim()
+            self._listener.claim()
         except OSError as error:
             self.close()
             await self._take_another(error)
-            self._claim()
-        assert self._server is not None
-        await self._server.start_serving()
+            self._listener.claim()
+        await self._listener.open()
 
     def close(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        if self._listener is not None:
+            self._listener.close()
 
     async def _bind(self, address: Address) -> None:
-        self._server = await self._loop.create_server(
-            self._protocol_factory,
-            address.host,
-            address.port,
-            backlog=self._backlog,
-            start_serving=False,
+        self._listener = await self._network.bind(
+            self._protocol_factory, address.host, address.port, self._backlog
         )
-        self.address = Address(address.host, self._server.sockets[0].getsockname()[1])
-
-    def _claim(self) -> None:
-        """Until somebody listens, several may have bound a port; uvloop would not say who lost."""
-        assert self._server is not None
-        for bound in self._server.sockets:
-            with socket.socket(fileno=os.dup(bound.fileno())) as twin:
-                twin.listen(self._backlog)
+        self.address = Address(address.host, self._listener.port)
 
     async def _take_another(self, error: OSError | UnicodeError) -> None:
         reason = _reason(error, self._wanted)

@@ -9,8 +9,8 @@ never has two rivals. Codecs let go of the lock; they are bounded for the sake o
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final, NamedTuple, TypeVar
 
 from ottla.errors import CorruptBatch, InvalidRecord, OttlaError, TooLargeToOpen
@@ -49,10 +49,8 @@ def check_keys(topic: str, batch: Buffer, header: BatchHeader) -> Steps[None]:
 
 
 class Opening:
-    def __init__(
-        self, threads: Threads, pause: Callable[[], None] = lambda: time.sleep(PAUSE_S)
-    ) -> None:
-        self._pause = pause
+    def __init__(self, threads: Threads, pause: Callable[[], None] | None = None) -> None:
+        self._pause = pause or partial(threads.rest, PAUSE_S)
         self._turn = threading.Lock()
         self._searches = threads.executor("search", 1)
         self._codecs = threads.executor("codec", CODEC_THREADS)
