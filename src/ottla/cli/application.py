@@ -16,6 +16,7 @@ from ottla.cli.help import examples
 HELP: Final = ("--help", "-h")
 NOUNS: Final = (
     "start",
+    "cluster",
     "storage",
     "topics",
     "produce",

@@ -1,288 +1,159 @@
-"""Which cluster a command speaks to, and the clients that do it: confluent-kafka's."""
+"""`ottla cluster`: several nodes on this machine that are one cluster."""
 
 from __future__ import annotations
 
-import functools
-import inspect
-import socket
-import threading
-from collections.abc import Callable, Collection, Iterable, Mapping
-from concurrent.futures import Future
-from typing import Annotated, Any, Final, NamedTuple, TypeVar
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Final
 
 import typer
 
-from ottla.cli.failures import CommandFailed, WrongUsage
-from ottla.cli.kafka import (
-    AdminClient,
-    ClusterMetadata,
-    Consumer,
-    KafkaError,
-    KafkaException,
-    OffsetSpec,
-    Producer,
-    TopicMetadata,
-    TopicPartition,
-)
-from ottla.cli.options import pairs
-from ottla.config.properties import parse_properties
+from ottla.cli import output
+from ottla.cli.failures import CommandFailed
+from ottla.cli.help import examples
 
-CLUSTER_PANEL: Final = "Cluster"
-DEFAULT_BOOTSTRAP: Final = "127.0.0.1:9092"
-KAFKA_PORT: Final = 9092
-CONNECT_TIMEOUT_S: Final = 5.0
+# Nothing of the supervisor is imported before it is needed: help is also for systems without it.
+DATA_DIR_DEFAULT: Final = "ottla-cluster"
 
-T = TypeVar("T")
-K = TypeVar("K")
-
-BootstrapOption = Annotated[
-    str | None,
-    typer.Option(
-        "--bootstrap",
-        "-b",
-        envvar="OTTLA_BOOTSTRAP",
-        metavar="HOST:PORT,...",
-        help=f"Brokers to ask first; {DEFAULT_BOOTSTRAP} if nothing else says so.",
-        show_default=False,
-        rich_help_panel=CLUSTER_PANEL,
+app = typer.Typer(
+    help="Several nodes on this machine that are one cluster: to try it out, to break it.",
+    no_args_is_help=True,
+    epilog=examples(
+        "ottla cluster up --nodes 3 --data-dir ./cluster",
+        "ottla cluster status --data-dir ./cluster",
+        "ottla cluster kill 2 --data-dir ./cluster",
     ),
-]
-ClientConfigOption = Annotated[
-    str | None,
-    typer.Option(
-        "--config",
-        envvar="OTTLA_CLIENT_CONFIG",
-        metavar="FILE",
-        help="Client settings in a .properties file, by librdkafka's names.",
-        show_default=False,
-        rich_help_panel=CLUSTER_PANEL,
-    ),
-]
-ExtraOption = Annotated[
-    list[str] | None,
-    typer.Option(
-        "-X",
-        metavar="KEY=VALUE",
-        help="One client setting by librdkafka's name; may be repeated.",
-        show_default=False,
-        rich_help_panel=CLUSTER_PANEL,
-    ),
-]
-TimeoutOption = Annotated[
-    float,
-    typer.Option(
-        "--timeout",
-        min=0.1,
-        metavar="SECONDS",
-        help="How long to wait for the cluster.",
-        rich_help_panel=CLUSTER_PANEL,
-    ),
-]
-
-
-class Cluster(NamedTuple):
-    """The settings that every client of a command shares."""
-
-    settings: dict[str, str]
-    timeout_s: float
-
-    @property
-    def bootstrap(self) -> str:
-        return self.settings["bootstrap.servers"]
-
-    def admin(self) -> AdminClient:
-        self._check_reachable()
-        return AdminClient(self._complete({}))
-
-    def producer(self, settings: Mapping[str, Any]) -> Producer:
-        self._check_reachable()
-        return Producer(self._complete(settings))
-
-    def consumer(self, settings: Mapping[str, Any]) -> Consumer:
-        self._check_reachable()
-        return Consumer(self._complete(settings))
-
-    def _complete(self, settings: Mapping[str, Any]) -> dict[str, Any]:
-        """What the person gave wins over the command's own choice; librdkafka's log stays off."""
-        quiet: dict[str, Any] = {} if "debug" in self.settings else {"log_level": "0"}
-        return {"client.id": "ottla-cli", **quiet, **settings, **self.settings}
-
-    def _check_reachable(self) -> None:
-        """librdkafka retries for ever and in silence; a closed port can be told at once."""
-        if "test.mock.num.brokers" in self.settings:
-            return
-        reasons = []
-        for server in self.bootstrap.split(","):
-            host, port = _host_and_port(server.strip())
-            try:
-                socket.create_connection((host, port), CONNECT_TIMEOUT_S).close()
-            except OSError as error:
-                reasons.append(error.strerror or str(error))
-            else:
-                return
-        raise CommandFailed(
-            f"Cannot connect to {self.bootstrap}: {reasons[0]}. Start a broker with `ottla start`, "
-            "or name another with --bootstrap HOST:PORT."
-        )
-
-
-def _host_and_port(server: str) -> tuple[str, int]:
-    server = server.rpartition("://")[2]
-    host, colon, port = server.rpartition(":")
-    if not colon or server.endswith("]"):
-        host, port = server, str(KAFKA_PORT)
-    if not port.isdecimal() or int(port) > 65_535:
-        raise WrongUsage(f"--bootstrap {server} is no address; write HOST:PORT.")
-    return host.strip("[]"), int(port)
-
-
-def client_settings(
-    bootstrap: str | None, file: str | None, extra: Iterable[str]
-) -> dict[str, str]:
-    """-X over --bootstrap over the file over the default."""
-    settings = {"bootstrap.servers": DEFAULT_BOOTSTRAP}
-    if file:
-        try:
-            with open(file, encoding="utf-8") as stream:
-                settings |= parse_properties(stream.read())
-        except (OSError, UnicodeDecodeError) as error:
-            reason = getattr(error, "strerror", None) or "it is not UTF-8 text"
-            raise WrongUsage(f"Cannot read {file}: {reason}.") from None
-    if bootstrap:
-        settings["bootstrap.servers"] = bootstrap
-    return settings | pairs("-X", extra)
-
-
-_OPTIONS: Final[tuple[tuple[str, Any, Any], ...]] = (
-    ("bootstrap", BootstrapOption, None),
-    ("client_config", ClientConfigOption, None),
-    ("extra", ExtraOption, None),
-    ("timeout_s", TimeoutOption, 30.0),
 )
 
-
-def on_cluster(function: Callable[..., None]) -> Callable[..., None]:
-    """Replaces a command's first parameter, the Cluster, by the options that describe one."""
-    signature = inspect.signature(function, eval_str=True)
-    own = list(signature.parameters.values())[1:]
-    options = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind)
-        for name, kind, default in _OPTIONS
-    ]
-
-    @functools.wraps(function)
-    def command(
-        *,
-        bootstrap: str | None,
-        client_config: str | None,
-        extra: list[str] | None,
-        timeout_s: float,
-        **rest: Any,
-    ) -> None:
-        cluster = Cluster(client_settings(bootstrap, client_config, extra or ()), timeout_s)
-        try:
-            function(cluster, **rest)
-        except KafkaException as error:
-            raise CommandFailed(words(error.args[0])) from error
-
-    keyword_only = [option.replace(kind=inspect.Parameter.KEYWORD_ONLY) for option in own]
-    command.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[*keyword_only, *options]
-    )
-    return command
+DataDirOption = Annotated[
+    str, typer.Option("--data-dir", metavar="DIR", help="Where the cluster is.")
+]
+NodesArgument = Annotated[
+    list[int], typer.Argument(metavar="NODE...", help="Numbers of nodes.", show_default=False)
+]
 
 
-_ADVICE: Final = {
-    "UNKNOWN_TOPIC_OR_PART": "There is no such topic or partition; `ottla topics list` shows them.",
-    "_UNKNOWN_TOPIC": "There is no such topic; `ottla topics list` shows them.",
-    "_UNKNOWN_PARTITION": "There is no such partition; `ottla topics describe` shows them.",
-    "GROUP_ID_NOT_FOUND": "There is no such group; `ottla groups list` shows them.",
-    "NON_EMPTY_GROUP": "The group has members; stop them first.",
-    "_TIMED_OUT": "The cluster did not answer in time; try again or give --timeout.",
-    "_ALL_BROKERS_DOWN": "No broker of the cluster can be reached.",
-    "_TRANSPORT": "The connection to the cluster failed; is it a Kafka port, without TLS?",
-}
+@app.command(
+    "up",
+    epilog=examples(
+        "ottla cluster up --nodes 3 --data-dir ./cluster",
+        "ottla cluster up --data-dir ./cluster",
+        "ottla cluster up --nodes 5 --base-port 19092 --set num.partitions=6",
+    ),
+)
+def up(
+    nodes: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=15,
+            metavar="N",
+            help="How many; 3, or as many as the directory has.",
+            show_default=False,
+        ),
+    ] = None,
+    data_dir: DataDirOption = DATA_DIR_DEFAULT,
+    base_port: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            max=65_535,
+            metavar="PORT",
+            help="That of node 1, node 2 has the next; 9092, or as it was.",
+            show_default=False,
+        ),
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            metavar="NAME=VALUE",
+            help="A setting for all nodes; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+) -> None:
+    """Starts the nodes of a cluster and serves until Ctrl-C, SIGTERM or `ottla cluster down`.
+
+    What is not formatted is formatted; the next `up` on the same directory goes on with the same
+    nodes and data. A node that ends by itself is started again; one that `kill` or `stop` has
+    ended stays so until `start`. Topics get three replicas (as many as there are nodes, if fewer)
+    and `min.insync.replicas=2`, unless --set says otherwise.
+    """
+    if sys.platform == "win32":
+        raise CommandFailed("Nodes run on Linux and macOS; on Windows use the other commands.")
+    from ottla.cli.supervisor import up as starting
+    from ottla.cli.supervisor.home import Home
+
+    raise typer.Exit(starting.up(Home(data_dir), nodes, base_port, sets or ()))
 
 
-def words(error: KafkaError) -> str:
-    """An error of the client or the broker, with what to do where that is known."""
-    advice = _ADVICE.get(error.name())
-    return advice or error.str().removeprefix("Broker: ")
+@app.command(
+    "status",
+    epilog=examples(
+        "ottla cluster status --data-dir ./cluster",
+        "ottla cluster status --data-dir ./cluster --json",
+    ),
+)
+def status(
+    data_dir: DataDirOption = DATA_DIR_DEFAULT,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON array of all nodes.")] = False,
+) -> None:
+    """Shows each node: its process, its role, and how its partitions are.
+
+    The controller leads the metadata log. `under-replicated` counts the partitions that a node
+    leads and of which not all replicas are in sync; `lag` the messages that it has not copied yet.
+    """
+    from ottla.cli.supervisor.home import Home
+    from ottla.cli.supervisor.look import look
+
+    rows = look(Home(data_dir))
+    if as_json:
+        output.write(f"[{', '.join(map(output.json_line, rows))}]\n".encode())
+    else:
+        output.show(rows, as_json=False)
 
 
-def wait_each(futures: Mapping[K, Future[T]]) -> tuple[dict[K, T], dict[K, str]]:
-    """Results and failures by item: one bad item never hides the others."""
-    results: dict[K, T] = {}
-    failures: dict[K, str] = {}
-    for key, future in futures.items():
-        try:
-            results[key] = future.result()
-        except KafkaException as error:
-            failures[key] = words(error.args[0])
-    return results, failures
+@app.command("kill", epilog=examples("ottla cluster kill 2 --data-dir ./cluster"))
+def kill(nodes: NodesArgument, data_dir: DataDirOption = DATA_DIR_DEFAULT) -> None:
+    """Kills nodes as a crash would (kill -9). They stay away until `ottla cluster start`."""
+    _ask("kill", data_dir, nodes)
 
 
-def report(failures: Mapping[str, str], done: int = 0) -> None:
-    """Complains about each failure and ends the command if there is any."""
-    if not failures:
-        return
-    lines = [f"{item}: {reason}" for item, reason in failures.items()]
-    suffix = f" ({done} others succeeded)" if done else ""
-    raise CommandFailed("\nottla: ".join(lines) + suffix)
+@app.command("start", epilog=examples("ottla cluster start 2 --data-dir ./cluster"))
+def start(nodes: NodesArgument, data_dir: DataDirOption = DATA_DIR_DEFAULT) -> None:
+    """Starts nodes that do not run, and waits until they serve."""
+    _ask("start", data_dir, nodes)
 
 
-def interruptible(call: Callable[[], T], timeout_s: float | None = None) -> T:
-    """Waits for a call into librdkafka, in which Python would not hear Ctrl-C."""
-    future: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=run, name="librdkafka", daemon=True).start()
-    return future.result(timeout_s)
+@app.command("stop", epilog=examples("ottla cluster stop 2 --data-dir ./cluster"))
+def stop(nodes: NodesArgument, data_dir: DataDirOption = DATA_DIR_DEFAULT) -> None:
+    """Stops nodes cleanly: others take over what they lead. They stay away until `start`."""
+    _ask("stop", data_dir, nodes)
 
 
-def topics_of(cluster: Cluster, client: AdminClient | Consumer | Producer) -> ClusterMetadata:
-    return interruptible(lambda: client.list_topics(timeout=cluster.timeout_s))
+@app.command("down", epilog=examples("ottla cluster down --data-dir ./cluster"))
+def down(data_dir: DataDirOption = DATA_DIR_DEFAULT) -> None:
+    """Stops all nodes and the `ottla cluster up` that runs them; the data stays."""
+    _ask("down", data_dir, ())
 
 
-def topic_of(cluster: Cluster, client: AdminClient | Consumer, name: str) -> TopicMetadata:
-    """One topic that must exist. All are asked for, because asking for one may create it."""
-    topic = topics_of(cluster, client).topics.get(name)
-    if topic is None:
-        raise CommandFailed(f"There is no topic {name}; `ottla topics list` shows them.")
-    if topic.error is not None:
-        raise CommandFailed(f"{name}: {words(topic.error)}")
-    return topic
+def _ask(command: str, data_dir: str, nodes: Sequence[int]) -> None:
+    from ottla.cli.supervisor.home import Home
+    from ottla.cli.supervisor.requests import ask
 
-
-def check_partitions(topic: str, known: Collection[int], wanted: Iterable[int]) -> None:
-    """CommandFailed for the first that the topic does not have."""
-    for index in wanted:
-        if index not in known:
-            raise CommandFailed(f"{topic} has no partition {index}; it has 0 to {len(known) - 1}.")
-
-
-def check_broker(cluster: Cluster, client: AdminClient, broker: str) -> None:
-    """A broker that is asked for by number must be there: librdkafka would wait for it to come."""
-    if not broker.isdecimal():
-        raise WrongUsage(f"--broker {broker} is no number of a broker.")
-    known = sorted(topics_of(cluster, client).brokers)
-    if int(broker) not in known:
+    home = Home(data_dir)
+    home.known_plan()
+    answer = ask(home, command, nodes)
+    if answer is None:
         raise CommandFailed(
-            f"There is no broker {broker}; the cluster has {', '.join(map(str, known))}."
+            f"The cluster in {data_dir} does not run; `ottla cluster up {home.advice}` starts it."
         )
+    for words in answer["said"]:
+        output.say(words)
+    if answer["failed"]:
+        raise CommandFailed("\nottla: ".join(answer["failed"]))
 
 
-def offsets_at(
-    cluster: Cluster, admin: AdminClient, partitions: Iterable[TopicPartition], spec: OffsetSpec
-) -> dict[tuple[str, int], int]:
-    """The offset that `spec` means in each partition that still exists; -1 is none."""
-    wanted = dict.fromkeys(partitions, spec)
-    if not wanted:
-        return {}
-    results, _ = wait_each(admin.list_offsets(wanted, request_timeout=cluster.timeout_s))
-    return {(place.topic, place.partition): found.offset for place, found in results.items()}
+def register(root: typer.Typer) -> None:
+    root.add_typer(app, name="cluster")

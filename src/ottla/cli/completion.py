@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 import typer
 
 if TYPE_CHECKING:
-    from ottla.cli.cluster import Cluster
+    from ottla.cli.clients import Cluster
 
 ANSWER_S_MAX: Final = 1.0
 
@@ -34,7 +34,7 @@ def _beginning(names: Iterable[str], incomplete: str) -> list[str]:
 
 
 def _ask(context: typer.Context, question: Callable[[Cluster], Iterable[str]]) -> Iterable[str]:
-    from ottla.cli.cluster import Cluster, client_settings, interruptible
+    from ottla.cli.clients import Cluster, client_settings, interruptible
 
     given = context.params
     try:

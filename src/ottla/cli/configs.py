@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from ottla.cli import completion, output
-from ottla.cli.cluster import Cluster, check_broker, on_cluster, report, wait_each
+from ottla.cli.clients import Cluster, check_broker, on_cluster, report, wait_each
 from ottla.cli.failures import WrongUsage
 from ottla.cli.help import examples
 from ottla.cli.kafka import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource

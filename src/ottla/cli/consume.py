@@ -10,7 +10,7 @@ from typing import Annotated, Any, Final, NoReturn
 import typer
 
 from ottla.cli import completion, output
-from ottla.cli.cluster import Cluster, check_partitions, interruptible, on_cluster, topic_of, words
+from ottla.cli.clients import Cluster, check_partitions, interruptible, on_cluster, topic_of, words
 from ottla.cli.failures import CommandFailed, ReaderGone, WrongUsage
 from ottla.cli.help import examples
 from ottla.cli.kafka import (

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from ottla.cli import output
-from ottla.cli.cluster import Cluster, on_cluster, topics_of
+from ottla.cli.clients import Cluster, on_cluster, topics_of
 from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.figures import Figures, figures_for_people
 from ottla.cli.help import examples

@@ -11,7 +11,7 @@ from typing import Annotated, Any, BinaryIO, Final, NamedTuple
 import typer
 
 from ottla.cli import output
-from ottla.cli.cluster import Cluster, on_cluster
+from ottla.cli.clients import Cluster, on_cluster
 from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.help import examples
 from ottla.cli.kafka import KafkaError, KafkaException, Message, Producer

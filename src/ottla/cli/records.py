@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from ottla.cli import output
-from ottla.cli.cluster import (
+from ottla.cli.clients import (
     Cluster,
     check_partitions,
     on_cluster,

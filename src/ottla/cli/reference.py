@@ -8,7 +8,7 @@ from typing import Any
 import typer
 
 from ottla.cli.application import NOUNS, application
-from ottla.cli.cluster import CLUSTER_PANEL
+from ottla.cli.clients import CLUSTER_PANEL
 from ottla.config import BROKER_SETTINGS, TOPIC_SETTINGS, Setting
 from ottla.config.load import ALIASES
 

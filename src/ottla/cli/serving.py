@@ -21,6 +21,7 @@ from ottla.errors import InvalidConfig, OttlaError
 
 if TYPE_CHECKING:
     from ottla.broker.main import ReadyInfo
+    from ottla.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -44,6 +45,8 @@ class Invocation(NamedTuple):
     flags: dict[str, str]
     ready_fd: int | None
     die_with_parent: bool
+    # What is not formatted yet becomes this cluster's: for programs that start several nodes.
+    cluster_id: str | None = None
 
 
 def parse(arguments: Sequence[str]) -> Invocation | None:
@@ -52,6 +55,7 @@ def parse(arguments: Sequence[str]) -> Invocation | None:
     sets: list[str] = []
     flags: dict[str, str] = {}
     ready_fd: int | None = None
+    cluster_id: str | None = None
     die_with_parent = False
     remaining = iter(arguments)
     for argument in remaining:
@@ -74,11 +78,14 @@ def parse(arguments: Sequence[str]) -> Invocation | None:
             sets.append(given)
         elif option == "--ready-fd" and given.isdecimal():
             ready_fd = int(given)
+        elif option == "--cluster-id":
+            cluster_id = given
         else:
             return None
     if len(files) > 1:
         return None
-    return Invocation(files[0] if files else None, tuple(sets), flags, ready_fd, die_with_parent)
+    file = files[0] if files else None
+    return Invocation(file, tuple(sets), flags, ready_fd, die_with_parent, cluster_id)
 
 
 def serve(invocation: Invocation) -> int:
@@ -122,6 +129,8 @@ def _serve(invocation: Invocation) -> int:
     if idle:
         logger.warning("%s", without_effect(idle))
     _check_directories(config.log_dirs)
+    if invocation.cluster_id is not None:
+        _format(config, invocation.cluster_id)
 
     def announce(info: ReadyInfo) -> None:
         if invocation.ready_fd is not None:
@@ -138,6 +147,15 @@ def _serve(invocation: Invocation) -> int:
         if "OTTLA_DEBUG" in os.environ:
             raise
         raise CommandFailed(str(error)) from error
+
+
+def _format(config: BrokerConfig, cluster_id: str) -> None:
+    from ottla.cli.formatting import check_id, format_directory
+
+    check_id(cluster_id)
+    # The others become this node's by its start.
+    path = config.metadata_log_dir or config.log_dirs[0]
+    format_directory(path, cluster_id, config.node_id, ignore_formatted=True)
 
 
 def without_effect(names: Sequence[str]) -> str:

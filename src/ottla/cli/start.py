@@ -86,6 +86,7 @@ def start(
     log_format: LogFormat = None,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     die_with_parent: Annotated[bool, typer.Option("--die-with-parent", hidden=True)] = False,
+    cluster_id: Annotated[str | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Starts a broker and serves until Ctrl-C or SIGTERM.
 
@@ -106,8 +107,9 @@ def start(
         for option, setting in SETTING_BY_OPTION.items()
         if (text := given[option]) is not None
     }
+    given_sets = tuple(sets or ())
     raise typer.Exit(
-        serve(Invocation(config_file, tuple(sets or ()), flags, ready_fd, die_with_parent))
+        serve(Invocation(config_file, given_sets, flags, ready_fd, die_with_parent, cluster_id))
     )
 
 

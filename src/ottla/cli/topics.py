@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from ottla.cli import completion, output
-from ottla.cli.cluster import (
+from ottla.cli.clients import (
     Cluster,
     offsets_at,
     on_cluster,

@@ -10,7 +10,7 @@ import logging
 import re
 from typing import Any, Final
 
-from ottla.cli.cluster import Cluster, words
+from ottla.cli.clients import Cluster, words
 from ottla.cli.configs import settings_of
 from ottla.cli.failures import CommandFailed
 from ottla.cli.kafka import KafkaError, KafkaException, Message

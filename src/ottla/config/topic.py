@@ -175,10 +175,9 @@ class TopicConfig(Settings):
     )
     min_insync_replicas: int = setting(
         1,
-        "In-sync replicas that acks=all needs." + _NOT_YET_REPLICAS,
+        "In-sync replicas that acks=all needs.",
         at_least(1),
         broker="min.insync.replicas",
-        has_effect=False,
     )
     preallocate: bool = setting(
         False,

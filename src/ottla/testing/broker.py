@@ -46,12 +46,14 @@ class Broker:
         *,
         data_dir: str | os.PathLike[str] | None = None,
         port: int = 0,
+        cluster_id: str | None = None,
         ready_timeout_s: float = READY_TIMEOUT_S,
     ) -> None:
         self.settings = {**TEST_SETTINGS, **(settings or {})}
         self._log_dirs = _absolute(self.settings.pop("log.dir", self.settings.get("log.dirs")))
         self._data_dir = _chosen(data_dir, self._log_dirs)
         self._port = port
+        self._cluster_id = cluster_id
         if port and "listeners" in self.settings:
             raise BrokerFailed("port and listeners both say where to listen; give one of them")
         self._ready_timeout_s = ready_timeout_s
@@ -200,6 +202,8 @@ class Broker:
         given["listeners"] = self._listeners()
         given["log.dirs"] = self._log_dirs or (self.data_dir,)
         command += ["--ready-fd", str(ready_fd), "--die-with-parent"]
+        if self._cluster_id is not None:
+            command += ["--cluster-id", self._cluster_id]
         for name, value in given.items():
             command += ["--set", f"{name}={_text(value)}"]
         return command

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import base64
+import re
 import secrets
 import shutil
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +13,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from ottla.testing.broker import Broker, BrokerFailed, Setting
+from ottla.testing.broker import Broker, Setting
 from ottla.testing.ports import free_ports
 from ottla.testing.topics import create_topic
 
 NODES: Final = 3
-FORMAT_TIMEOUT_S: Final = 60.0
+NODE_PREFIX: Final = "node-"
 
 
 class Cluster:
@@ -79,41 +78,26 @@ class Cluster:
         """Returns when all nodes serve; raises BrokerFailed if one does not."""
         if self._data_dir is None:
             self._own_dir = self._data_dir = Path(tempfile.mkdtemp(prefix="ottla-cluster-"))
+        cluster_id = self._cluster_id(self._data_dir)
         ports = free_ports(self._count)
         voters = ",".join(
             f"{node_id}@127.0.0.1:{port}" for node_id, port in enumerate(ports, start=1)
         )
         for node_id, port in enumerate(ports, start=1):
             settings = {**self._settings, "node.id": node_id, "controller.quorum.voters": voters}
-            directory = self._data_dir / f"node-{node_id}"
-            self.nodes[node_id] = Broker(settings, data_dir=directory, port=port)
-        self._format()
+            directory = self._data_dir / f"{NODE_PREFIX}{node_id}"
+            self.nodes[node_id] = Broker(
+                settings, data_dir=directory, port=port, cluster_id=cluster_id
+            )
         self._on_all([broker.start for broker in self.nodes.values()])
 
-    def _format(self) -> None:
-        cluster_id = base64.urlsafe_b64encode(b"\x01" + secrets.token_bytes(15)).decode()[:22]
-        formatting = [
-            sys.executable,
-            "-m",
-            "ottla",
-            "storage",
-            "format",
-            "--cluster-id",
-            cluster_id,
-        ]
-        commands = [
-            [*formatting, "--node-id", str(node_id), "--data-dir", str(broker.data_dir)]
-            for node_id, broker in self.nodes.items()
-            if not (broker.data_dir / "meta.properties").exists()
-        ]
-        formats = [
-            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            for command in commands
-        ]
-        for each in formats:
-            said, _ = each.communicate(timeout=FORMAT_TIMEOUT_S)
-            if each.returncode:
-                raise BrokerFailed(f"a node cannot be formatted: {said.decode()}")
+    def _cluster_id(self, data_dir: Path) -> str:
+        """That of the nodes that are there already, or a new one."""
+        for identity in sorted(data_dir.glob(f"{NODE_PREFIX}*/meta.properties")):
+            found = re.search(r"^cluster\.id=(\S+)$", identity.read_text(), re.MULTILINE)
+            if found is not None:
+                return found[1]
+        return base64.urlsafe_b64encode(b"\x01" + secrets.token_bytes(15)).decode()[:22]
 
     def close(self) -> None:
         """Stops all nodes for good and removes what belonged to this cluster alone."""

@@ -242,6 +242,19 @@ class PartitionReplica(PartitionWrites):
         self._commit()
         return True
 
+    def lags(self) -> dict[int, int]:
+        """By follower the messages that it has not copied yet, as far as its fetches tell; one
+        that has not fetched from this leader had what was there when it began to lead.
+        """
+        replicas = self._replicas
+        if replicas is None:
+            return {}
+        end_offset, start = self._log.end_offset, self._epoch_start
+        return {
+            follower: max(0, end_offset - (at.end_offset if at.end_offset >= 0 else start))
+            for follower, at in replicas.progress().items()
+        }
+
     def has_replica(self, replica: NodeId) -> bool:
         return self._replicas is not None and replica in self._replicas.replicas
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from ottla.cli.cluster import Cluster, client_settings, on_cluster, words
+from ottla.cli.clients import Cluster, client_settings, on_cluster, words
 from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.times import parse_time_ms
 

@@ -1,0 +1,1 @@
+"""`ottla cluster`: several nodes on this machine, started, watched and asked together."""
