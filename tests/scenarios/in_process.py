@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Any, Self
 
-from ottla.broker.main import Broker, ReadyInfo
+from ottla.broker.main import Broker
+from ottla.broker.ready import ReadyInfo
 from ottla.broker.storage.disk import RealDisk
 from ottla.config import BrokerConfig
 from ottla.testing.disks import FaultyDisk

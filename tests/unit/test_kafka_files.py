@@ -58,21 +58,19 @@ def refusal(tmp_path: Path, *lines: str, without: str = "\0") -> str:
     return str(caught.value)
 
 
-def test_a_file_of_kafka_loads_and_its_controller_listener_is_left_out(tmp_path: Path) -> None:
+def test_a_file_of_kafka_loads_with_a_listener_for_the_controller(tmp_path: Path) -> None:
     config, idle = loaded(tmp_path, SERVER)
-    assert [str(listener) for listener in config.bound()] == ["PLAINTEXT://:9092"]
+    assert [str(listener) for listener in config.client_listeners()] == ["PLAINTEXT://:9092"]
+    assert [str(each) for each in config.controller_listeners()] == ["CONTROLLER://:9093"]
     assert [str(listener) for listener in config.advertised()] == ["PLAINTEXT://localhost:9092"]
     assert (config.node_id, config.num_partitions) == (7, 4)
     assert config.log_dirs == ("/tmp/kraft-combined-logs",)
     assert idle == [
-        "controller.listener.names",
-        "controller.quorum.bootstrap.servers",
         "group.consumer.session.timeout.ms",
         "inter.broker.listener.name",
         "num.io.threads",
         "num.network.threads",
         "num.recovery.threads.per.data.dir",
-        "process.roles",
         "replica.lag.time.max.ms",
         "share.coordinator.state.topic.min.isr",
         "share.coordinator.state.topic.replication.factor",
@@ -115,16 +113,15 @@ def test_a_configuration_without_foreign_names_has_nothing_idle() -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("process.roles=controller", "process.roles is 'controller', but a node of Ottla is both"),
-        ("process.roles=broker", "process.roles is 'broker', but a node of Ottla is both"),
-        (
-            "controller.quorum.voters=1@a:9093,7@b:9093,3@c:9093",
-            "listeners has CONTROLLER for controllers, but nodes of Ottla speak to each other",
-        ),
+        ("process.roles=controller", "listeners has PLAINTEXT, which is for clients"),
+        ("process.roles=broker", "CONTROLLER, which is among this broker's own listeners"),
+        ("process.roles=broker,worker", "process.roles is 'broker,worker', but must be one or"),
+        ("process.roles=", "process.roles is '', but must be one or more of broker, controller"),
+        ("process.roles=broker,broker", "process.roles names a role twice"),
         ("controller.quorum.voters=7@a:99999", "controller.quorum.voters is 'a:99999'"),
         (
             "controller.quorum.bootstrap.servers=a:9093,b:9093",
-            "controller.quorum.bootstrap.servers names 2 nodes",
+            "controller.quorum.bootstrap.servers names several controllers, and this node is one",
         ),
         (
             "controller.quorum.voters=1@localhost:9093",
@@ -156,3 +153,81 @@ def test_a_listener_of_another_protocol_is_refused_by_its_name(tmp_path: Path) -
 )
 def test_what_asks_for_nothing_is_only_told(tmp_path: Path, line: str) -> None:
     assert line.partition("=")[0] in loaded(tmp_path, SERVER + line)[1]
+
+
+BROKER = """\
+process.roles=broker
+node.id=7
+controller.quorum.bootstrap.servers=c1:9093,c2:9093
+listeners=PLAINTEXT://127.0.0.1:9092
+controller.listener.names=CONTROLLER
+"""
+CONTROLLER = """\
+process.roles=controller
+node.id=7
+controller.quorum.voters=7@c1:9093,8@c2:9093
+listeners=CONTROLLER://:9093
+controller.listener.names=CONTROLLER
+"""
+
+
+def test_a_broker_alone_asks_the_controllers_and_serves_clients(tmp_path: Path) -> None:
+    config, idle = loaded(tmp_path, BROKER)
+    assert (config.is_broker, config.is_controller, idle) == (True, False, [])
+    assert [str(address) for address in config.bootstrap_servers()] == ["c1:9093", "c2:9093"]
+    assert [str(each) for each in config.advertised()] == ["PLAINTEXT://127.0.0.1:9092"]
+    assert config.controller_listeners() == ()
+
+
+def test_a_controller_alone_serves_no_clients(tmp_path: Path) -> None:
+    config, idle = loaded(tmp_path, CONTROLLER)
+    assert (config.is_broker, config.is_controller, idle) == (False, True, [])
+    assert (config.advertised(), config.client_listeners()) == ((), ())
+
+
+@pytest.mark.parametrize(
+    ("content", "lines", "words"),
+    [
+        (BROKER, ["controller.quorum.bootstrap.servers="], "nothing says where the controllers"),
+        (BROKER, ["controller.quorum.bootstrap.servers=c1"], "must be host:port"),
+        (BROKER, ["controller.listener.names="], "controller.listener.names is empty"),
+        (
+            BROKER,
+            ["controller.quorum.voters=7@c1:9093"],
+            "names node.id=7, which process.roles makes a broker and no controller",
+        ),
+        (
+            BROKER,
+            ["advertised.listeners=CONTROLLER://a:9093"],
+            "CONTROLLER, which is among this broker's own listeners",
+        ),
+        (CONTROLLER, ["controller.listener.names="], "controller.listener.names is empty"),
+        (
+            CONTROLLER,
+            ["listeners=PLAINTEXT://:9092,CONTROLLER://:9093"],
+            "listeners has PLAINTEXT, which is for clients",
+        ),
+        (
+            CONTROLLER,
+            ["controller.listener.names=CONTROLLER,SECOND"],
+            "SECOND, which is not among the listeners (CONTROLLER); add SECOND://HOST:PORT",
+        ),
+        (
+            CONTROLLER,
+            ["controller.quorum.voters=1@c1:9093,8@c2:9093"],
+            "does not name node.id=7, which process.roles makes a controller",
+        ),
+        (
+            CONTROLLER,
+            ["process.roles=broker,controller"],
+            "listeners has only CONTROLLER, which controller.listener.names keeps",
+        ),
+    ],
+)
+def test_roles_and_what_does_not_go_with_them(
+    tmp_path: Path, content: str, lines: list[str], words: str
+) -> None:
+    with pytest.raises(InvalidConfig) as caught:
+        loaded(tmp_path, "\n".join([content, *lines]))
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)

@@ -8,12 +8,13 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from ottla.broker import logs
 from ottla.broker.chores import Chores
 from ottla.broker.clock import SystemClock, SystemEntropy
 from ottla.broker.control.channel import ControllerChannel
+from ottla.broker.control.controller_life import ControllerLife
 from ottla.broker.control.groups import GroupService
 from ottla.broker.control.lifecycle import Lifecycle
 from ottla.broker.control.metadata import BrokerConfigChanged, Change, MetadataCache
@@ -22,7 +23,7 @@ from ottla.broker.control.metadata_log import MetadataLog
 from ottla.broker.control.probing import Probes
 from ottla.broker.control.producer_ids import ProducerIds
 from ottla.broker.control.quorum_setup import new_quorum
-from ottla.broker.control.quorum_voters import voters_of
+from ottla.broker.control.quorum_voters import is_only_voter
 from ottla.broker.control.reports import Reports
 from ottla.broker.control.runtime import Runtime
 from ottla.broker.control.snapshots import MetadataSnapshots
@@ -33,9 +34,17 @@ from ottla.broker.metrics.storage_gauges import Storage, register_storage_gauges
 from ottla.broker.network.connection import Connections, Limits, Outbox
 from ottla.broker.network.doors import Door
 from ottla.broker.network.fetch_sessions import FetchSessions
+from ottla.broker.network.listening import (
+    bind,
+    give_routers,
+    http_door,
+    told_to_clients,
+    told_to_nodes,
+)
 from ottla.broker.network.router import APIS, Router
 from ottla.broker.network.sockets import SocketNetwork
 from ottla.broker.network.waiting import Deadlines, Parking
+from ottla.broker.ready import ReadyInfo
 from ottla.broker.replication.replication import Replication
 from ottla.broker.services import Services
 from ottla.broker.storage.checkpoints import Checkpoints
@@ -65,7 +74,6 @@ from ottla.errors import CannotStart, OttlaError, StorageFailed
 from ottla.log.handles import Handles
 from ottla.ports import Clock, Disk, Network, Random, Threads
 from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, LeaderEpoch, NodeId
-from ottla.wire.messages.broker_registration import Listener
 from ottla.wire.schema import Message
 
 logger = logging.getLogger(__name__)
@@ -74,16 +82,6 @@ STOP_GRACE_S: Final = 5.0
 IO_THREADS: Final = 4
 PRELOAD_PAUSE_S: Final = 0.002
 _NO_ROOM: Final = "the disk is full. Make room there; a start needs about a megabyte."
-
-
-class ReadyInfo(NamedTuple):
-    """What a person, or a test, wants to know of a broker that has just started."""
-
-    kafka: str
-    http: str | None
-    data_dir: str
-    was_clean: bool
-    seconds: float
 
 
 class Broker:
@@ -159,7 +157,8 @@ class Broker:
         self._chores.start()
         self._register_storage(recovery_s)
         services.groups.start()
-        await self._lifecycle.become_unfenced()
+        if self.config.is_broker:
+            await self._lifecycle.become_unfenced()
         if not self._quorum.has_others:
             await self._open_doors()
         self._connections.start()
@@ -167,7 +166,8 @@ class Broker:
         self._probe.start()
         self._preloading = self._loop.create_task(self._preload())
         return ReadyInfo(
-            kafka=str(addresses[0]),
+            kafka=str(addresses[self._main_listener()]),
+            serves_clients=self.config.is_broker,
             http=None if self._http_door is None else str(self._http_door.address),
             data_dir=", ".join(store.path for store in self._stores),
             was_clean=self._stores.was_clean,
@@ -198,7 +198,7 @@ class Broker:
         log = self._log.open(snapshot)
         state = self._log.read_state()
         base_offset = log.start_offset if snapshot is None else snapshot.end_offset
-        is_alone = len(voters_of(self.config)) == 1
+        is_alone = is_only_voter(self.config)
         partition = Partition(
             METADATA_PARTITION,
             METADATA_TOPIC_ID,
@@ -249,10 +249,12 @@ class Broker:
         self._channel = ControllerChannel(
             self._quorum, self._random, self.config.node_id, self._answer
         )
+        incarnation_id = self._random.bytes(16)
+        self._controller_life = ControllerLife(self.config, incarnation_id, self._channel)
         self._lifecycle = Lifecycle(
             self.config,
             self._stores.cluster_id,
-            self._random.bytes(16),
+            incarnation_id,
             NO_BROKER_EPOCH if self._stores.clean_epoch is None else self._stores.clean_epoch,
             self._channel,
             self._metadata,
@@ -363,7 +365,7 @@ class Broker:
         self._services = services
         return services
 
-    async def _listen(self, services: Services) -> list[Address]:
+    async def _listen(self, services: Services) -> dict[str, Address]:
         """Binds all sockets without serving yet; a taken port stops the start here."""
         services.router = Router(services)
         self._connections = Connections(
@@ -373,22 +375,21 @@ class Broker:
             self._metrics,
             self._outbox,
         )
+        give_routers(self._connections, services)
         self._connections.on_lost = self._probes.connection_lost
         register_gauges(self._metrics, services, self._connections)
-        for wanted in self.config.bound():
-            door = Door(
-                self._network,
-                partial(self._connections.connection, wanted.name),
-                wanted.address,
-                f"listeners={wanted}",
-                "choose another address with --listen HOST:PORT",
-                backlog=self.config.socket_listen_backlog_size,
-            )
-            await door.bind()
-            self._doors.append(door)
-        bound = [door.address for door in self._doors]
+        doors = await bind(self._network, self.config, self._connections)
+        self._doors += doors.values()
+        bound = {name: door.address for name, door in doors.items()}
+        if self.config.is_controller:
+            first = told_to_nodes(self.config, bound)[0]
+            self._quorum.serves_at(first.name, first.host, first.port)
         await self._bind_http()
         return bound
+
+    def _main_listener(self) -> str:
+        listeners = self.config.client_listeners() or self.config.controller_listeners()
+        return listeners[0].name
 
     async def _open_doors(self) -> None:
         for door in self._doors:
@@ -407,24 +408,20 @@ class Broker:
         if wanted is None:
             return
         self._http = http_server(self._services)
-        self._http_door = Door(
-            self._network,
-            self._http.protocol_factory,
-            wanted,
-            f"http.listener={wanted}",
-            "choose another address with --http HOST:PORT, or none with --http ''",
-            or_any_port=not self.config.is_given("http.listener"),
-        )
+        factory = self._http.protocol_factory
+        self._http_door = http_door(self._network, self.config, wanted, factory)
         await self._http_door.bind()
         self._doors.append(self._http_door)
 
-    async def _join_cluster(self, bound: list[Address]) -> None:
-        listeners = []
-        for position, listener in enumerate(self.config.advertised()):
-            port = listener.port or bound[position].port
-            listeners.append(Listener(listener.name, listener.host, port, 0))
+    async def _join_cluster(self, bound: dict[str, Address]) -> None:
+        if not self.config.is_broker:
+            await self._controller_life.register(told_to_nodes(self.config, bound))
+            return
+        listeners = told_to_clients(self.config, bound)
         online = [store for store in self._stores.online() if store.takes_partitions]
         await self._lifecycle.register(listeners, [store.directory_id for store in online])
+        if self.config.is_controller:
+            self._controller_life.register_meanwhile(told_to_nodes(self.config, bound))
 
     # ------------------------------------------------------------------------ data directories
 
@@ -535,14 +532,18 @@ class Broker:
 
     async def _preload(self) -> None:
         """Does while nobody waits what the first requests would have to wait for."""
+        routers = self._connections.routers.values() or (self._connections.router,)
         for key in APIS:
             await asyncio.sleep(PRELOAD_PAUSE_S)
-            self._connections.router.preload(key)
+            for router in routers:
+                router.preload(key)
 
     # -------------------------------------------------------------------------------- stopping
 
     async def stop(self) -> None:
-        await self._lifecycle.leave()
+        self._controller_life.close()
+        if self.config.is_broker:
+            await self._lifecycle.leave()
         if self._quorum.has_others:
             await self._quorum.resign()
         for door in self._doors:

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from typing import Final
 
 from ottla.broker import logs
-from ottla.broker.main import Broker, ReadyInfo
+from ottla.broker.main import Broker
+from ottla.broker.ready import ReadyInfo
 from ottla.config import BrokerConfig
 from ottla.errors import StorageFailed
 from ottla.event_loop import new_event_loop

@@ -20,7 +20,7 @@ from ottla.config import idle_names, load, wants_json_log
 from ottla.errors import InvalidConfig, OttlaError
 
 if TYPE_CHECKING:
-    from ottla.broker.main import ReadyInfo
+    from ottla.broker.ready import ReadyInfo
     from ottla.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
@@ -188,17 +188,19 @@ def _greet(info: ReadyInfo) -> None:
     command = "ottla" if shutil.which("ottla") else os.path.relpath(sys.argv[0])
     there = "" if info.kafka == "127.0.0.1:9092" else f" -b {info.kafka}"
     recovered = "" if info.was_clean else ", after checking what an unclean stop left"
+    what = "Ottla listens" if info.serves_clients else "A controller of Ottla listens"
     lines = [
-        f"Ottla listens on {info.kafka} (ready in {info.seconds:.2f} s{recovered}).",
+        f"{what} on {info.kafka} (ready in {info.seconds:.2f} s{recovered}).",
         f"Data is in {info.data_dir}.",
     ]
     if info.http:
         lines.append(f"Health and metrics: http://{info.http}/metrics")
-    lines += [
-        "Try:",
-        f"  echo hello | {command} produce{there} greetings",
-        f"  {command} consume{there} greetings --from-beginning",
-    ]
+    if info.serves_clients:
+        lines += [
+            "Try:",
+            f"  echo hello | {command} produce{there} greetings",
+            f"  {command} consume{there} greetings --from-beginning",
+        ]
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 

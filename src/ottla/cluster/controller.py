@@ -314,7 +314,7 @@ class Controller:
     def register_controller(
         self, request: ControllerRegistrationRequest, now: Now, ticket: Ticket
     ) -> Decision[Message]:
-        record = registrations.controller_registration(request)
+        record = registrations.controller_registration(self.image, request)
         return _decision([record], ticket, ControllerRegistrationResponse(error_message=None))
 
     def alter_partition(
@@ -353,8 +353,9 @@ class Controller:
     ) -> Decision[Message]:
         """All of the request or nothing."""
         records: list[Message] = []
+        voters = [voter.node_id for voter in self._config.voters()]
         for wanted in request.feature_updates:
-            records += features.raised(self.image, wanted.feature, wanted.max_version_level)
+            records += features.changed(self.image, voters, wanted)
         self._membership.look_again(self.image)
         results = [
             UpdatableFeatureResult(wanted.feature, ErrorCode.NONE, None)

@@ -6,11 +6,14 @@ There is one so far: `metadata.version` says what its records may be. Groups of 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from enum import IntEnum
 from typing import Final, NamedTuple
 
 from ottla.cluster.image import BrokerImage, ControllerImage, MetadataImage
 from ottla.errors import CannotStart, InvalidUpdateVersion
 from ottla.wire.messages.metadata_records import FeatureLevelRecord
+from ottla.wire.messages.update_features import FeatureUpdateKey
 
 METADATA_VERSION: Final = "metadata.version"
 
@@ -28,6 +31,16 @@ BEGINNING: Final = {METADATA_VERSION: 21}
 # 4.0-IV1: partitions have eligible leader replicas (KIP-966).
 ELIGIBLE_LEADERS: Final = 23
 SUPPORTED: Final = {METADATA_VERSION: Levels(21, ELIGIBLE_LEADERS)}
+# Where new kinds of records came, so that what is written since cannot be read at a lower level.
+RECORDS_CHANGED: Final = (ELIGIBLE_LEADERS,)
+
+
+class Direction(IntEnum):
+    """Where a request wants to have a level, by Kafka's numbers."""
+
+    RAISE = 1
+    LOWER = 2
+    LOWER_UNSAFELY = 3
 
 
 def has_eligible_leaders(image: MetadataImage) -> bool:
@@ -39,37 +52,85 @@ def levels(image: MetadataImage) -> dict[str, int]:
     return BEGINNING | image.features
 
 
-def raised(image: MetadataImage, name: str, level: int) -> list[FeatureLevelRecord]:
-    """A higher level of a feature, once every node that is registered can work with it."""
-    now = image.features.get(name, 0)
+def changed(
+    image: MetadataImage, voters: Collection[int], wanted: FeatureUpdateKey
+) -> list[FeatureLevelRecord]:
+    """Another level of a feature, once every node can work with it; `voters` have to be known."""
+    name, level, now = wanted.feature, wanted.max_version_level, image.features.get(wanted.feature)
     supported = SUPPORTED.get(name)
     if supported is None:
-        raise InvalidUpdateVersion(f"There is no feature {name}.")
-    if not max(now, supported.first) <= level <= supported.last:
+        raise InvalidUpdateVersion(f"There is no feature {name}; there is {', '.join(SUPPORTED)}.")
+    now = BEGINNING[name] if now is None else now
+    if not supported.first <= level <= supported.last:
         raise InvalidUpdateVersion(
             f"{name} is at {now} and can be raised to {supported.last}, not set to {level}."
         )
+    if level < now:
+        _check_lowering(name, level, now, wanted)
+    elif level > now and _direction(wanted) is not Direction.RAISE:
+        raise InvalidUpdateVersion(f"{name} is at {now}: {level} would not lower but raise it.")
+    _check_nodes(image, voters, name, level)
+    return [] if level == now else [FeatureLevelRecord(name=name, feature_level=level)]
+
+
+def _direction(wanted: FeatureUpdateKey) -> Direction:
+    try:
+        direction = Direction(wanted.upgrade_type)
+    except ValueError:
+        raise InvalidUpdateVersion(f"There is no upgrade type {wanted.upgrade_type}.") from None
+    # So version 0 of the request says it.
+    return Direction.LOWER if wanted.allow_downgrade else direction
+
+
+def _check_lowering(name: str, level: int, now: int, wanted: FeatureUpdateKey) -> None:
+    if _direction(wanted) is Direction.RAISE:
+        raise InvalidUpdateVersion(
+            f"{name} is at {now}, so {level} would lower it; that has to be asked for "
+            "(ottla features downgrade)."
+        )
+    lost = [changed_at for changed_at in RECORDS_CHANGED if level < changed_at <= now]
+    if lost:
+        raise InvalidUpdateVersion(
+            f"{name} is at {now} and cannot be lowered to {level}: what is written since {lost[0]} "
+            "could not be read any more."
+        )
+
+
+def _check_nodes(image: MetadataImage, voters: Collection[int], name: str, level: int) -> None:
     nodes: list[BrokerImage | ControllerImage] = [*image.brokers.values()]
-    for node in [*nodes, *image.controllers.values()]:
+    nodes += image.controllers.values()
+    for node in nodes:
         own = next((told for told in node.features if told.name == name), None)
         # A node that has told nothing is of the version before there was more than one level.
-        if level > (BEGINNING[name] if own is None else own.last):
+        first, last = (BEGINNING[name], BEGINNING[name]) if own is None else (own.first, own.last)
+        if not first <= level <= last:
             raise InvalidUpdateVersion(
                 f"Node {node.id} does not know {name} {level}; start a newer version of it first."
             )
-    return [] if level == now else [FeatureLevelRecord(name=name, feature_level=level)]
+    unknown = sorted(set(voters) - {node.id for node in nodes})
+    if unknown:
+        raise InvalidUpdateVersion(
+            f"Controller {unknown[0]} has not told yet which levels of {name} it knows; start it "
+            "first."
+        )
+
+
+def check_known(image: MetadataImage) -> None:
+    """CannotStart where the log is of a level that this version cannot work with."""
+    for name, level in image.features.items():
+        known = SUPPORTED.get(name, Levels(0, 0))
+        if not known.first <= level <= known.last:
+            raise CannotStart(
+                f"The metadata log is of {name} {level}, and this version of Ottla reads "
+                f"{known.first} to {known.last}; start the version that wrote it, or a newer one."
+            )
 
 
 def finalize(image: MetadataImage) -> list[FeatureLevelRecord]:
     """The levels that the log does not know yet; CannotStart where we do not know the log's."""
-    missing = []
-    for name, known in SUPPORTED.items():
-        level = image.features.get(name)
-        if level is None:
-            missing.append(FeatureLevelRecord(name=name, feature_level=BEGINNING[name]))
-        elif not known.first <= level <= known.last:
-            raise CannotStart(
-                f"The metadata log is of {name} {level}, and this version of Ottla reads "
-                f"{known.first} to {known.last}; start the version that wrote it."
-            )
-    return missing
+    check_known(image)
+    return [
+        FeatureLevelRecord(name=name, feature_level=BEGINNING[name])
+        for name in SUPPORTED
+        if name not in image.features
+    ]

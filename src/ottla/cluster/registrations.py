@@ -6,6 +6,8 @@ may register again, and keeps its epoch and standing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from ottla.cluster import features
 from ottla.cluster.directories import is_reserved
 from ottla.cluster.image import BrokerImage, MetadataImage
@@ -16,8 +18,9 @@ from ottla.errors import (
     StaleBrokerEpoch,
     UnsupportedVersion,
 )
-from ottla.wire.messages.broker_registration import BrokerRegistrationRequest
+from ottla.wire.messages.broker_registration import BrokerRegistrationRequest, Feature
 from ottla.wire.messages.controller_registration import ControllerRegistrationRequest
+from ottla.wire.messages.controller_registration import Feature as ControllerLevels
 from ottla.wire.messages.metadata_records import (
     BrokerEndpoint,
     BrokerFeature,
@@ -40,7 +43,7 @@ def check(image: MetadataImage, cluster_id: str | None, request: BrokerRegistrat
             f"{cluster_id}; give it the data directory or the address of its own cluster."
         )
     _check_directories(image, request)
-    _check_features(image, request)
+    _check_features(image, f"broker {request.broker_id}", request.features)
 
 
 def _check_directories(image: MetadataImage, request: BrokerRegistrationRequest) -> None:
@@ -59,8 +62,10 @@ def _check_directories(image: MetadataImage, request: BrokerRegistrationRequest)
             )
 
 
-def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) -> None:
-    known = {told.name: told for told in request.features}
+def _check_features(
+    image: MetadataImage, node: str, features_told: Sequence[Feature | ControllerLevels]
+) -> None:
+    known = {told.name: told for told in features_told}
     for name, level in features.levels(image).items():
         told = known.get(name)
         first, last = (
@@ -68,7 +73,7 @@ def _check_features(image: MetadataImage, request: BrokerRegistrationRequest) ->
         )
         if not first <= level <= last:
             raise UnsupportedVersion(
-                f"The cluster is at {name} {level}, and broker {request.broker_id} works with "
+                f"The cluster is at {name} {level}, and {node} works with "
                 f"{first} to {last}; start a version of it that knows {level}."
             )
 
@@ -114,7 +119,10 @@ def amended(existing: BrokerImage, request: BrokerRegistrationRequest) -> Regist
     return record
 
 
-def controller_registration(request: ControllerRegistrationRequest) -> RegisterControllerRecord:
+def controller_registration(
+    image: MetadataImage, request: ControllerRegistrationRequest
+) -> RegisterControllerRecord:
+    _check_features(image, f"controller {request.controller_id}", request.features)
     return RegisterControllerRecord(
         controller_id=request.controller_id,
         incarnation_id=request.incarnation_id,

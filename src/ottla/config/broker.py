@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from ottla.config.kafka_files import PROTOCOLS
 from ottla.config.listeners import (
-    PLAINTEXT,
-    WILDCARDS,
     Address,
     Listener,
     VoterAddress,
@@ -16,6 +13,7 @@ from ottla.config.listeners import (
     parse_listeners,
     parse_voters,
 )
+from ottla.config.roles import BROKER, CONTROLLER, ROLES, check_roles
 from ottla.config.setting import (
     INT_MAX,
     Check,
@@ -30,6 +28,7 @@ from ottla.config.setting import (
     one_of,
     parse_all,
     setting,
+    some_of,
 )
 from ottla.config.topic import TOPIC_SETTINGS, TopicConfig
 from ottla.errors import InvalidConfig
@@ -49,6 +48,12 @@ class BrokerConfig(Settings):
 
     # Who and where
     node_id: int = setting(1, "The broker's number, unique in its cluster.", at_least(0))
+    process_roles: Names = setting(
+        ROLES,
+        "What this node is: broker, controller or both. A broker has partitions and serves "
+        "clients, a controller votes on the metadata and decides.",
+        some_of(*ROLES),
+    )
     broker_rack: str | None = setting(
         None, "Where the broker stands; replicas of a partition are spread over racks."
     )
@@ -68,6 +73,12 @@ class BrokerConfig(Settings):
         "Where clients are served, as NAME://host:port; port 0 takes a free one. Ours listens on "
         "this machine only unless told otherwise.",
         Check(bool, "at least one NAME://host:port"),
+    )
+    controller_listener_names: Names = setting(
+        (),
+        "The names of the listeners on which controllers speak with each other and with brokers, "
+        "and serve nobody else; empty means that they do so where clients are served. A node that "
+        "is only broker or only controller needs it.",
     )
     advertised_listeners: Names = setting(
         (),
@@ -309,8 +320,14 @@ class BrokerConfig(Settings):
     # The metadata quorum
     controller_quorum_voters: Names = setting(
         (),
-        "The nodes that vote on the metadata, this one among them, as id@host:port separated by "
-        "commas, the same on every node; empty means this node alone.",
+        "The controllers, which vote on the metadata, as id@host:port separated by commas, the "
+        "same on every node; empty means this node alone, or for a node that is only a broker "
+        "those that controller.quorum.bootstrap.servers leads to.",
+    )
+    controller_quorum_bootstrap_servers: Names = setting(
+        (),
+        "Controllers that a broker asks who leads, as host:port separated by commas; one that "
+        "answers is enough.",
     )
     controller_quorum_election_timeout_ms: int = setting(
         1000,
@@ -530,10 +547,45 @@ class BrokerConfig(Settings):
         """Where to listen."""
         return parse_listeners(self.listeners, "listeners")
 
+    @property
+    def is_broker(self) -> bool:
+        return BROKER in self.process_roles
+
+    @property
+    def is_controller(self) -> bool:
+        return CONTROLLER in self.process_roles
+
+    @property
+    def controller_names(self) -> frozenset[str]:
+        """The listeners that are for controllers; none where they are served with clients."""
+        return frozenset(name.upper() for name in self.controller_listener_names)
+
+    def client_listeners(self) -> tuple[Listener, ...]:
+        """Where clients are served."""
+        return tuple(each for each in self.bound() if each.name not in self.controller_names)
+
+    def controller_listeners(self) -> tuple[Listener, ...]:
+        """Where controllers are served apart from clients; none where this node has no such."""
+        return tuple(each for each in self.bound() if each.name in self.controller_names)
+
+    def told(self) -> tuple[Listener, ...]:
+        """As advertised.listeners has them."""
+        return parse_listeners(self.advertised_listeners, "advertised.listeners")
+
     def advertised(self) -> tuple[Listener, ...]:
         """What clients are told; a port 0 is still to be replaced by the one that was bound."""
-        listeners = parse_listeners(self.advertised_listeners, "advertised.listeners")
-        return listeners or self.bound()
+        if not self.is_broker:
+            return ()
+        if not self.advertised_listeners:
+            return self.client_listeners()
+        return tuple(each for each in self.told() if each.name not in self.controller_names)
+
+    def bootstrap_servers(self) -> tuple[Address, ...]:
+        """Where to ask who leads the metadata log."""
+        setting = "controller.quorum.bootstrap.servers"
+        return tuple(
+            parse_address(text, setting) for text in self.controller_quorum_bootstrap_servers
+        )
 
     def voters(self) -> tuple[VoterAddress, ...]:
         """Who votes on the metadata; nobody named means this node alone."""
@@ -547,8 +599,7 @@ class BrokerConfig(Settings):
 
     def check(self) -> None:
         """The rules that span several settings."""
-        _check_listeners(self)
-        _check_voters(self)
+        check_roles(self)
         self.http_address()
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise InvalidConfig(
@@ -562,51 +613,6 @@ class BrokerConfig(Settings):
                 f"socket.request.max.bytes, which is {self.socket_request_max_bytes}."
             )
         TopicConfig.resolve(self, {})
-
-
-def _check_voters(config: BrokerConfig) -> None:
-    voters = config.voters()
-    if voters and config.node_id not in {voter.node_id for voter in voters}:
-        raise InvalidConfig(
-            f"controller.quorum.voters does not name node.id={config.node_id}, and a node that "
-            "does not vote is not supported yet; add this node, or give it one of these ids."
-        )
-
-
-def _check_listeners(config: BrokerConfig) -> None:
-    bound, advertised = config.bound(), config.advertised()
-    protocols = dict(pair.split(":") for pair in config.listener_security_protocol_map)
-    for listener in bound:
-        usual = listener.name if listener.name in PROTOCOLS else None
-        protocol = protocols.get(listener.name, usual)
-        if protocol != PLAINTEXT:
-            raise InvalidConfig(
-                f"listeners names {listener.name}, which speaks {protocol or 'no known protocol'}; "
-                "only PLAINTEXT is there so far (listener.security.protocol.map gives other names "
-                f"to it, as {listener.name}:PLAINTEXT)."
-            )
-    names = {listener.name for listener in bound}
-    for listener in advertised:
-        if listener.name not in names:
-            raise InvalidConfig(
-                f"advertised.listeners names {listener.name}, which is not among the listeners "
-                f"({', '.join(sorted(names))})."
-            )
-        if listener.host in WILDCARDS:
-            raise InvalidConfig(_advice(config, listener))
-
-
-def _advice(config: BrokerConfig, listener: Listener) -> str:
-    if config.advertised_listeners:
-        return (
-            f"advertised.listeners says {listener}, which no client can connect to; "
-            "name a host that clients reach."
-        )
-    return (
-        f"Listening on {listener.address} needs the address that clients are to use; add "
-        f"--advertise HOST:{listener.port or 'PORT'} "
-        f"(or advertised.listeners={listener.name}://HOST:{listener.port or 'PORT'})."
-    )
 
 
 BROKER_SETTINGS: Final[dict[str, Setting]] = BrokerConfig.SETTINGS

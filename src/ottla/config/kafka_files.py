@@ -6,15 +6,12 @@ and told, what asks for something that is not there stops the start.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
-from ottla.config.setting import Names
 from ottla.errors import InvalidConfig
 
-ROLES: Final = frozenset({"broker", "controller"})
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_LISTENERS: Final = ("listeners", "advertised.listeners")
 
 # Other brokers, other coordinators, threads, and security that no PLAINTEXT listener asks for.
 _IDLE_PREFIXES: Final = (
@@ -104,22 +101,15 @@ _NOT_THERE: Final = {
 
 def is_of_kafka(name: str) -> bool:
     """Whether Kafka has a setting of this name, or of this kind, that Ottla knows to do without."""
-    return (
-        name in _CHECKS
-        or name in _IDLE
-        or name in _NOT_THERE
-        or name.startswith((*_IDLE_PREFIXES, "zookeeper."))
-    )
+    return name in _IDLE or name in _NOT_THERE or name.startswith((*_IDLE_PREFIXES, "zookeeper."))
 
 
 def without_foreign(texts: Mapping[str, str], own: Mapping[str, object]) -> dict[str, str]:
-    """Ottla's own settings among `texts`, with the listeners that clients are to use.
+    """Ottla's own settings among `texts`.
 
     InvalidConfig, beginning with a name, when another setting asks for what cannot be had.
     """
     kept = {name: text for name, text in texts.items() if name in own}
-    _check_one_listener(texts)
-    _leave_out(set(_names(texts.get("controller.listener.names", ""))), kept)
     for name, text in texts.items():
         if name in own:
             continue
@@ -133,62 +123,4 @@ def without_foreign(texts: Mapping[str, str], own: Mapping[str, object]) -> dict
                 f"{name} is {text!r}, but Ottla does not have {_NOT_THERE[name]}; remove it to do "
                 "without."
             )
-        if name in _CHECKS:
-            _CHECKS[name](name, text.strip(), kept)
     return kept
-
-
-def _names(text: str) -> Names:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
-
-
-def _check_one_listener(texts: Mapping[str, str]) -> None:
-    """Several voters speak to each other where clients speak to them."""
-    controllers = set(_names(texts.get("controller.listener.names", "")))
-    bound = {text.partition("://")[0] for text in _names(texts.get("listeners", ""))}
-    if len(_names(texts.get("controller.quorum.voters", ""))) > 1 and controllers & bound:
-        raise InvalidConfig(
-            f"listeners has {', '.join(sorted(controllers & bound))} for controllers, but nodes of "
-            "Ottla speak to each other where clients do; remove it, and name that port in "
-            "controller.quorum.voters."
-        )
-
-
-def _leave_out(controllers: set[str], kept: dict[str, str]) -> None:
-    """The listeners on which controllers speak to each other: here there is one."""
-    if not controllers:
-        return
-    for setting in _LISTENERS:
-        if setting not in kept:
-            continue
-        texts = _names(kept[setting])
-        served = [text for text in texts if text.partition("://")[0] not in controllers]
-        if texts and not served and setting == "listeners":
-            raise InvalidConfig(
-                f"listeners has only {', '.join(sorted(controllers))}, which "
-                "controller.listener.names keeps for controllers; add one for clients."
-            )
-        kept[setting] = ",".join(served)
-
-
-def _check_roles(name: str, text: str, _: Mapping[str, str]) -> None:
-    if set(_names(text)) != ROLES:
-        raise InvalidConfig(
-            f"{name} is {text!r}, but a node of Ottla is both, and cannot join a cluster of "
-            "Kafka's; write broker,controller."
-        )
-
-
-def _check_alone(name: str, text: str, _: Mapping[str, str]) -> None:
-    count = len(_names(text))
-    if count > 1:
-        raise InvalidConfig(
-            f"{name} names {count} nodes, but a cluster of Ottla has one so far; name this node "
-            "alone."
-        )
-
-
-_CHECKS: Final[Mapping[str, Callable[[str, str, Mapping[str, str]], None]]] = {
-    "process.roles": _check_roles,
-    "controller.quorum.bootstrap.servers": _check_alone,
-}

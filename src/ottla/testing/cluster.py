@@ -19,13 +19,16 @@ from ottla.testing.topics import create_topic
 
 NODES: Final = 3
 NODE_PREFIX: Final = "node-"
+# All start at once, on the cores of one machine, and each waits for a majority.
+READY_TIMEOUT_S: Final = 90.0
 
 
 class Cluster:
     """Nodes 1 to `nodes`, which `with` starts and stops; `cluster[2].kill()` is a crash of one.
 
-    Settings are Kafka's names with their values, for all nodes. Without `data_dir` the data goes
-    when the cluster is closed.
+    Each is broker and controller. With `controllers` they are brokers alone, and so many nodes
+    with the numbers after theirs are the controllers. Settings are Kafka's names with their
+    values, for all nodes. Without `data_dir` the data goes when the cluster is closed.
     """
 
     def __init__(
@@ -33,10 +36,12 @@ class Cluster:
         settings: Mapping[str, Setting] | None = None,
         *,
         nodes: int = NODES,
+        controllers: int = 0,
         data_dir: str | Path | None = None,
     ) -> None:
         self._settings = dict(settings or {})
         self._count = nodes
+        self._controllers = controllers
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._own_dir: Path | None = None
         self.nodes: dict[int, Broker] = {}
@@ -62,8 +67,9 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        """All nodes, for a client's `bootstrap.servers`."""
-        return ",".join(broker.bootstrap for broker in self.nodes.values())
+        """All brokers, for a client's `bootstrap.servers`."""
+        brokers = range(1, self._count + 1)
+        return ",".join(self.nodes[node_id].bootstrap for node_id in brokers)
 
     def create_topic(
         self,
@@ -79,17 +85,32 @@ class Cluster:
         if self._data_dir is None:
             self._own_dir = self._data_dir = Path(tempfile.mkdtemp(prefix="ottla-cluster-"))
         cluster_id = self._cluster_id(self._data_dir)
-        ports = free_ports(self._count)
-        voters = ",".join(
-            f"{node_id}@127.0.0.1:{port}" for node_id, port in enumerate(ports, start=1)
-        )
-        for node_id, port in enumerate(ports, start=1):
-            settings = {**self._settings, "node.id": node_id, "controller.quorum.voters": voters}
+        ports = dict(enumerate(free_ports(self._count + self._controllers), start=1))
+        for node_id, port in ports.items():
+            settings = {**self._settings, "node.id": node_id, **self._roles(node_id, ports)}
             directory = self._data_dir / f"{NODE_PREFIX}{node_id}"
+            where = 0 if "listeners" in settings else port
             self.nodes[node_id] = Broker(
-                settings, data_dir=directory, port=port, cluster_id=cluster_id
+                settings,
+                data_dir=directory,
+                port=where,
+                ready_timeout_s=READY_TIMEOUT_S,
+                cluster_id=cluster_id,
             )
         self._on_all([broker.start for broker in self.nodes.values()])
+
+    def _roles(self, node_id: int, ports: Mapping[int, int]) -> dict[str, Setting]:
+        """What a node is, and where the controllers are."""
+        voters = {id: port for id, port in ports.items() if not self._controllers}
+        voters = voters or {id: port for id, port in ports.items() if id > self._count}
+        named = ",".join(f"{id}@127.0.0.1:{port}" for id, port in voters.items())
+        settings: dict[str, Setting] = {"controller.quorum.voters": named}
+        if self._controllers:
+            settings["controller.listener.names"] = "CONTROLLER"
+            settings["process.roles"] = "controller" if node_id in voters else "broker"
+            if node_id in voters:
+                settings["listeners"] = f"CONTROLLER://127.0.0.1:{ports[node_id]}"
+        return settings
 
     def _cluster_id(self, data_dir: Path) -> str:
         """That of the nodes that are there already, or a new one."""
@@ -102,13 +123,16 @@ class Cluster:
     def close(self) -> None:
         """Stops all nodes for good and removes what belonged to this cluster alone."""
         try:
+            # While there is a controller, brokers hand over what they lead, and stop at once.
+            brokers = [node_id for node_id in self.nodes if node_id <= self._count]
+            self._on_all([self.nodes[node_id].close for node_id in brokers])
             self._on_all([broker.close for broker in self.nodes.values()])
         finally:
             if self._own_dir is not None:
                 shutil.rmtree(self._own_dir, ignore_errors=True)
 
     def _on_all(self, works: Iterable[Callable[[], None]]) -> None:
-        with ThreadPoolExecutor(self._count) as threads:
+        with ThreadPoolExecutor(max(1, len(self.nodes))) as threads:
             outcomes = [threads.submit(work) for work in works]
         for outcome in outcomes:
             outcome.result()

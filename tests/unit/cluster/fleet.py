@@ -57,8 +57,8 @@ class Fleet(Cluster):
             self.controller.apply(record, self.NOW.wall_ms)
         self.controller.loaded(self.NOW)
 
-    def raise_feature(self, name: str, level: int) -> int:
-        wanted = FeatureUpdateKey(feature=name, max_version_level=level)
+    def raise_feature(self, name: str, level: int, **fields: Any) -> int:
+        wanted = FeatureUpdateKey(feature=name, max_version_level=level, **fields)
         request = UpdateFeaturesRequest(feature_updates=[wanted])
         code: int = self.ask("update_features", request).error_code
         return code

@@ -280,7 +280,8 @@ class TestDescribeCluster:
         ("endpoint_type", "code"),
         [(2, ErrorCode.MISMATCHED_ENDPOINT_TYPE), (3, ErrorCode.UNSUPPORTED_ENDPOINT_TYPE)],
     )
-    def test_other_endpoints_than_brokers_are_refused(self, cluster, endpoint_type, code):
+    def test_a_broker_describes_only_brokers(self, cluster_with, endpoint_type, code):
+        cluster = cluster_with(process_roles=("broker",))
         request = DescribeClusterRequest(endpoint_type=endpoint_type)
         response = describe_cluster.handle(services(cluster), context(1), request)
         assert response.error_code == code

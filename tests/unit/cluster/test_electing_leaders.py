@@ -7,7 +7,14 @@ import pytest
 from ottla.cluster import requested_elections
 from ottla.cluster.elections import Rules, Standing
 from ottla.cluster.growth import grown
-from ottla.errors import ErrorCode, InvalidRequest, InvalidUpdateVersion, PolicyViolation
+from ottla.errors import (
+    ErrorCode,
+    InvalidRequest,
+    InvalidUpdateVersion,
+    PolicyViolation,
+    UnsupportedVersion,
+)
+from ottla.wire.messages.controller_registration import ControllerRegistrationRequest, Feature
 from unit.cluster.fleet import Fleet
 
 TOPIC, SET = 2, 0
@@ -149,11 +156,43 @@ class TestEligibleLeaders:
         fleet.come_back(2)
         assert fleet.raise_feature("metadata.version", 23) == 0
         assert fleet.image.features == {"metadata.version": 23}
-        for level in (22, 24):
-            with pytest.raises(InvalidUpdateVersion, match="can be raised to 23"):
+        for level, words in ((22, "22 would lower it"), (24, "can be raised to 23")):
+            with pytest.raises(InvalidUpdateVersion, match=words):
                 fleet.raise_feature("metadata.version", level)
         with pytest.raises(InvalidUpdateVersion, match="no feature"):
             fleet.raise_feature("group.version", 1)
+
+    def test_it_is_lowered_where_all_that_was_written_can_still_be_read(self):
+        fleet = Fleet(2)
+        fleet.raise_feature("metadata.version", 22)
+        assert fleet.raise_feature("metadata.version", 21, upgrade_type=2) == 0
+        assert fleet.image.features == {"metadata.version": 21}
+        with pytest.raises(InvalidUpdateVersion, match="would not lower but raise"):
+            fleet.raise_feature("metadata.version", 22, upgrade_type=2)
+        fleet.raise_feature("metadata.version", 23)
+        for kind in (2, 3):
+            with pytest.raises(InvalidUpdateVersion, match="written since 23 could not be read"):
+                fleet.raise_feature("metadata.version", 22, upgrade_type=kind)
+        with pytest.raises(InvalidUpdateVersion, match="no upgrade type 7"):
+            fleet.raise_feature("metadata.version", 22, upgrade_type=7)
+
+    def test_a_controller_that_does_not_know_the_level_is_not_registered(self):
+        fleet = Fleet(1)
+        fleet.raise_feature("metadata.version", 23)
+        old = ControllerRegistrationRequest(9, features=[Feature("metadata.version", 21, 22)])
+        with pytest.raises(UnsupportedVersion, match="controller 9 works with 21 to 22"):
+            fleet.ask("register_controller", old)
+        old.features[0].max_supported_version = 23
+        assert fleet.ask("register_controller", old).error_code == ErrorCode.NONE
+        assert fleet.image.controllers.keys() == {9}
+
+    def test_a_voter_that_has_not_told_its_levels_holds_up_the_raise(self):
+        fleet = Fleet(1, controller_quorum_voters=("1@a:1", "9@a:2"))
+        with pytest.raises(InvalidUpdateVersion, match="Controller 9 has not told"):
+            fleet.raise_feature("metadata.version", 23)
+        own = ControllerRegistrationRequest(9, features=[Feature("metadata.version", 21, 23)])
+        fleet.ask("register_controller", own)
+        assert fleet.raise_feature("metadata.version", 23) == 0
 
     def test_raised_it_holds_for_partitions_that_have_no_leader(self):
         fleet = fleet_with([1, 2])

@@ -30,12 +30,14 @@ from ottla.wire.messages.metadata_records import (
     RegisterBrokerRecord,
     RemoveTopicRecord,
     TopicRecord,
+    UnregisterBrokerRecord,
 )
 from ottla.wire.schema import Message
 
 T = TypeVar("T")
 
 KEPT_FOR_IMAGE_MAX: Final = 16
+OF_BROKERS: Final = (RegisterBrokerRecord, BrokerRegistrationChangeRecord, UnregisterBrokerRecord)
 
 
 class TopicDeleted(NamedTuple):
@@ -246,7 +248,7 @@ class MetadataCache:
             else:
                 self._effective = self._plain_topic_config = None
                 self._topic_configs.clear()
-        elif isinstance(record, RegisterBrokerRecord | BrokerRegistrationChangeRecord):
+        elif isinstance(record, OF_BROKERS):
             self._by_topic.clear()
 
 
@@ -282,7 +284,7 @@ class _Batch:
                 self.configured[record.resource_name] = None
             else:
                 self.broker_config = True
-        elif isinstance(record, RegisterBrokerRecord | BrokerRegistrationChangeRecord):
+        elif isinstance(record, OF_BROKERS):
             self.brokers = True
 
     def _see_removal(self, topic: TopicImage) -> None:

@@ -106,6 +106,7 @@ class MetadataQuorum:
         self._known = (NO_NODE, -1)
         self._listeners: list[Callable[[], None]] = []
         self._is_ready = asyncio.Event()
+        self._own_endpoint: Endpoint | None = None
         # By follower, up to where it has been told that the log is committed.
         self.told_offsets: dict[int, int] = {}
         partition.commit_by(self)
@@ -136,14 +137,20 @@ class MetadataQuorum:
 
     @property
     def has_others(self) -> bool:
-        return len(self._quorum.voters) > 1
+        """Whether anybody else has a say; the only voter may still be followed."""
+        return not (self._quorum.is_voter and len(self._quorum.voters) == 1)
 
     def address_of(self, node_id: NodeId) -> str | None:
         """Where the quorum's requests to this node go; None when nobody has said."""
         return None if self._peers is None else self._peers.address_of(node_id)
 
     def endpoint_of(self, node_id: NodeId) -> Endpoint | None:
-        return None if self._peers is None else self._peers.endpoint_of(node_id)
+        known = None if self._peers is None else self._peers.endpoint_of(node_id)
+        return self._own_endpoint if known is None and node_id == self.node_id else known
+
+    def serves_at(self, name: str, host: str, port: int) -> None:
+        """Where others find this node, as far as no list of voters says so."""
+        self._own_endpoint = Endpoint(name, host, port)
 
     def on_leader_change(self, callback: Callable[[], None]) -> None:
         """Told when another node leads, under another epoch, or nobody does."""
@@ -184,8 +191,13 @@ class MetadataQuorum:
                 async with asyncio.timeout(WAIT_TOLD_S):
                     await self._is_ready.wait()
             except TimeoutError:
-                names = ", ".join(str(voter.key.id) for voter in self._quorum.voters)
-                logger.warning("waiting for a majority of the voters %s", names)
+                logger.warning("%s", self._awaited())
+
+    def _awaited(self) -> str:
+        if not self._quorum.is_voter and self._peers is not None:
+            return f"waiting for the controllers at {self._peers.addresses()}"
+        names = ", ".join(str(voter.key.id) for voter in self._quorum.voters)
+        return f"waiting for a majority of the voters {names}"
 
     def log_renewed(self) -> None:
         """The log was opened anew after a failed sync, and may have lost what was not synced."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from ottla.client.connection import Connection
@@ -30,6 +30,8 @@ R = TypeVar("R", bound=Message)
 
 TALK: Final = "talk"
 FETCH: Final = "fetch"
+# As in Kafka, who is known by an address alone has an id below those of nodes, and of nobody.
+FIRST_STRANGER: Final = -2
 Ask = AskVote | AnnounceEpoch | EndEpoch
 
 
@@ -41,13 +43,17 @@ class QuorumPeers:
         cluster_id: str,
         voters: Iterable[Voter],
         times: Times,
+        strangers: Sequence[Endpoint] = (),
     ) -> None:
+        """`strangers` are addresses of controllers whose ids nobody has said."""
         self._loop = loop
         self.own = own
         self.cluster_id = cluster_id
         self.times = times
         self._endpoints = {voter.key.id: voter.endpoints for voter in voters if voter.endpoints}
         self._endpoints[own.key.id] = own.endpoints
+        for position, endpoint in enumerate(strangers):
+            self._endpoints[NodeId(FIRST_STRANGER - position)] = (endpoint,)
         self._connections: dict[tuple[NodeId, str], Connection] = {}
         self._opening: dict[tuple[NodeId, str], asyncio.Lock] = {}
         self._asking: set[asyncio.Task[None]] = set()
@@ -62,6 +68,11 @@ class QuorumPeers:
     @property
     def others(self) -> list[NodeId]:
         return [node_id for node_id in self._endpoints if node_id != self.own.key.id]
+
+    def addresses(self) -> str:
+        """Those of all others, for people."""
+        known = (self.address_of(node_id) for node_id in self.others)
+        return ", ".join(address for address in known if address is not None)
 
     def endpoint_of(self, node_id: NodeId) -> Endpoint | None:
         endpoints = self._endpoints.get(node_id)

@@ -7,7 +7,12 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ottla.broker.control.metadata_quorum import MetadataQuorum
-from ottla.broker.control.quorum_voters import own_voter, voters_of
+from ottla.broker.control.quorum_voters import (
+    bootstrap_endpoints,
+    is_only_voter,
+    own_voter,
+    voters_of,
+)
 from ottla.config import BrokerConfig
 from ottla.ports import Clock, Random
 from ottla.quorum.quorum import Quorum
@@ -40,16 +45,22 @@ def new_quorum(
         history = VoterHistory(voters, can_change=False)
         return Quorum(own, stores.cluster_id, history, state, times, random)
 
-    peers = _new_peers(loop, own, stores.cluster_id, voters, times)
+    peers = _new_peers(loop, config, own, stores.cluster_id, voters, times)
     return MetadataQuorum(loop, clock, partition, make, state, save, base_epoch, peers, give_up)
 
 
 def _new_peers(
-    loop: asyncio.AbstractEventLoop, own: Voter, cluster_id: str, voters: VoterSet, times: Times
+    loop: asyncio.AbstractEventLoop,
+    config: BrokerConfig,
+    own: Voter,
+    cluster_id: str,
+    voters: VoterSet,
+    times: Times,
 ) -> QuorumPeers | None:
     """The only voter starts without the client that speaks to others."""
-    if len(voters) == 1:
+    if is_only_voter(config):
         return None
     from ottla.broker.control.quorum_peers import QuorumPeers
 
-    return QuorumPeers(loop, own, cluster_id, voters, times)
+    strangers = [] if config.is_controller else bootstrap_endpoints(config)
+    return QuorumPeers(loop, own, cluster_id, voters, times, strangers)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from ottla.broker.network.router import APIS, ApiKey
+from ottla.broker.network.router import APIS, ApiKey, apis_on
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
 from ottla.cluster.features import SUPPORTED
@@ -47,7 +47,7 @@ def handle(
     return ApiVersionsResponse(
         api_keys=[
             ApiVersion(api.key, api.first, api.last)
-            for api in APIS.values()
+            for api in apis_on(services.config, context.listener).values()
             if is_node or not api.for_nodes
         ],
         supported_features=[SupportedFeatureKey(name, *SUPPORTED[name]) for name in SUPPORTED],

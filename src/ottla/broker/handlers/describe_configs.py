@@ -70,7 +70,8 @@ def _describe(services: Services, resource: DescribeConfigsResource) -> Sequence
             return describe_cluster_defaults(layers)
         if name != str(services.node_id):
             raise InvalidRequest(f"This is broker {services.node_id}; ask broker {name} itself.")
-        return describe_broker(layers.advertising(image.brokers[services.node_id]))
+        broker = image.brokers.get(services.node_id)
+        return describe_broker(layers if broker is None else layers.advertising(broker))
     raise InvalidRequest(f"Settings of resource type {resource.resource_type} are not supported.")
 
 

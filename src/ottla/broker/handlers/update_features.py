@@ -1,7 +1,7 @@
-"""UpdateFeatures, versions 0 to 2 (KIP-584, 778, 1022): the level of a feature is raised.
+"""UpdateFeatures, versions 0 to 2 (KIP-584, 778, 1022): features get higher levels, or lower ones.
 
-All that a request names is raised or nothing. A level is never lowered: what was written at it
-could not be read any more.
+All that a request names is changed or nothing. A level is lowered only where what was written at it
+can still be read; the unsafe way, which would throw metadata away, is refused, as Kafka does.
 """
 
 from __future__ import annotations

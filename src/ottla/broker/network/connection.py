@@ -111,6 +111,8 @@ class Connections:
     ) -> None:
         self.loop = loop
         self.router = router
+        # Those of listeners that do not serve everything, by the listener's name.
+        self.routers: dict[str, Router] = {}
         self.limits = limits
         self.metrics = metrics
         self.outbox = outbox
@@ -127,7 +129,7 @@ class Connections:
 
     def connection(self, name: str) -> Connection:
         """A new connection; `name` is that of the listening socket in `listeners`."""
-        return Connection(self, name)
+        return Connection(self, name, self.routers.get(name, self.router))
 
     def start(self) -> None:
         self._sweep()
@@ -209,6 +211,7 @@ class Connection(asyncio.BufferedProtocol):
         "_name",
         "_outgoing",
         "_port",
+        "_router",
         "_shared",
         "_stalled_at_s",
         "_task",
@@ -219,9 +222,10 @@ class Connection(asyncio.BufferedProtocol):
         "shape",
     )
 
-    def __init__(self, shared: Connections, name: str) -> None:
+    def __init__(self, shared: Connections, name: str, router: Router) -> None:
         self._shared = shared
         self._name = name
+        self._router = router
         self._transport: asyncio.Transport | None = None
         self.peer = "?"
         self._port = 0
@@ -446,8 +450,7 @@ class Connection(asyncio.BufferedProtocol):
 
     def _begin(self, frame: bytearray) -> None:
         started_s = perf_counter()
-        shared = self._shared
-        router = shared.router
+        router = self._router
         try:
             produces = router.one_batch_produces
             if (
@@ -482,7 +485,7 @@ class Connection(asyncio.BufferedProtocol):
             outcome.when_resolved(lambda reply: self._done(exchange, reply))
         else:
             self._is_waiting = True
-            self._task = shared.loop.create_task(self._await(exchange, outcome))
+            self._task = self._shared.loop.create_task(self._await(exchange, outcome))
 
     async def _await(self, exchange: RoutedExchange, outcome: Later) -> None:
         try:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ottla.broker.network.one_batch import OneBatchProduces
     from ottla.broker.network.waiting import Deadlines
     from ottla.broker.storage.partitions import Partitions
+    from ottla.config import BrokerConfig
     from ottla.ports import Clock
 
 logger = logging.getLogger(__name__)
@@ -90,6 +91,13 @@ class Api(NamedTuple):
     """Whether only the nodes of a cluster speak it; clients are not told of it."""
     by_controller: bool = False
     """Whether only the controller can answer; other nodes forward the request to it."""
+    by_all: bool = False
+    """Whether brokers and controllers answer, each for itself."""
+
+    @property
+    def is_for_controllers(self) -> bool:
+        """Whether it is spoken where controllers have a listener of their own."""
+        return self.for_nodes or self.by_controller or self.by_all
 
     @property
     def module(self) -> str:
@@ -111,7 +119,7 @@ APIS: Final[dict[int, Api]] = {
     for api in (
         # 0 to 2 are only refused, but librdkafka stops compressing where they are not advertised.
         Api(ApiKey.PRODUCE, 0, 12, 9),
-        Api(ApiKey.FETCH, 4, 17, 12),
+        Api(ApiKey.FETCH, 4, 17, 12, by_all=True),
         Api(ApiKey.LIST_OFFSETS, 1, 10, 6),
         Api(ApiKey.METADATA, 0, 13, 9),
         Api(ApiKey.OFFSET_COMMIT, 2, 9, 8),
@@ -123,13 +131,13 @@ APIS: Final[dict[int, Api]] = {
         Api(ApiKey.SYNC_GROUP, 0, 5, 4),
         Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5),
         Api(ApiKey.LIST_GROUPS, 0, 5, 3),
-        Api(ApiKey.API_VERSIONS, 0, 4, 3),
+        Api(ApiKey.API_VERSIONS, 0, 4, 3, by_all=True),
         Api(ApiKey.CREATE_TOPICS, 2, 7, 5, by_controller=True),
         Api(ApiKey.DELETE_TOPICS, 1, 6, 4, by_controller=True),
         Api(ApiKey.DELETE_RECORDS, 0, 2, 2),
         Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2),
         Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, 4),
-        Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, 4),
+        Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, 4, by_all=True),
         Api(ApiKey.ALTER_CONFIGS, 0, 2, 2, by_controller=True),
         Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 4, 2),
         Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2, by_controller=True),
@@ -144,7 +152,7 @@ APIS: Final[dict[int, Api]] = {
         Api(ApiKey.ALTER_PARTITION, 2, 3, 0, for_nodes=True),
         Api(ApiKey.UPDATE_FEATURES, 0, 2, 0, by_controller=True),
         Api(ApiKey.ENVELOPE, 0, 0, 0, for_nodes=True),
-        Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0),
+        Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0, by_all=True),
         Api(ApiKey.BROKER_REGISTRATION, 0, 4, 0, for_nodes=True),
         Api(ApiKey.BROKER_HEARTBEAT, 0, 1, 0, for_nodes=True),
         Api(ApiKey.UNREGISTER_BROKER, 0, 0, 0, by_controller=True),
@@ -154,6 +162,18 @@ APIS: Final[dict[int, Api]] = {
         Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0),
     )
 }
+
+
+def apis_on(config: BrokerConfig, listener: str) -> Mapping[int, Api]:
+    """What is spoken on a listener: all, unless it is of brokers or of controllers alone."""
+    if config.is_controller and not config.controller_listeners():
+        return APIS
+    is_for_controllers = listener in config.controller_names
+    return {
+        key: api
+        for key, api in APIS.items()
+        if (api.is_for_controllers if is_for_controllers else not api.for_nodes)
+    }
 
 
 class CloseConnection(Exception):
@@ -189,8 +209,9 @@ def is_flexible(api_key: int, version: int) -> bool:
 
 
 class Router:
-    def __init__(self, services: HandedServices) -> None:
+    def __init__(self, services: HandedServices, apis: Mapping[int, Api] = APIS) -> None:
         self._services = services
+        self.apis = apis
         self._routes: dict[int, Route] = {}
         self.one_batch_produces: OneBatchProduces | None = None
 
@@ -202,8 +223,8 @@ class Router:
             raise CloseConnection(str(error)) from None
         route = self._routes.get(head.api_key)
         if route is None:
-            if head.api_key not in APIS:
-                raise CloseConnection(f"API {head.api_key} is not supported", head.client_id)
+            if head.api_key not in self.apis:
+                raise CloseConnection(f"API {head.api_key} is not served here", head.client_id)
             route = self._load(head.api_key)
         api = route.api
         if not api.first <= head.version <= api.last and api.key != ApiKey.API_VERSIONS:
@@ -324,5 +345,5 @@ class Router:
 
     def preload(self, api_key: int) -> None:
         """Imports an API's handler before anybody asks."""
-        if api_key not in self._routes:
+        if api_key in self.apis and api_key not in self._routes:
             self._load(api_key)

@@ -346,13 +346,17 @@ def _leave_out(store: Store, error: OSError) -> None:
 
 def _check_alone(config: BrokerConfig) -> None:
     """A node alone makes up its cluster; several would each make up another."""
-    if len(config.controller_quorum_voters) > 1:
-        raise CannotStart(
-            f"{config.log_dirs[0]} belongs to no cluster yet, and controller.quorum.voters names "
-            "several nodes: `ottla storage format --cluster-id ID --node-id "
-            f"{config.node_id} --data-dir {config.log_dirs[0]}` first, with the same ID on all "
-            "(`ottla storage random-id` makes one)."
-        )
+    if config.is_controller and len(config.controller_quorum_voters) < 2:
+        return
+    why = "controller.quorum.voters names several nodes"
+    if not config.is_controller:
+        why = "process.roles is broker, so others have begun it"
+    raise CannotStart(
+        f"{config.log_dirs[0]} belongs to no cluster yet, and {why}: "
+        "`ottla storage format --cluster-id ID --node-id "
+        f"{config.node_id} --data-dir {config.log_dirs[0]}` first, with the same ID on all "
+        "(`ottla storage random-id` makes one)."
+    )
 
 
 def _check_owner(config: BrokerConfig, identities: dict[Store, Identity | None]) -> str | None:
