@@ -1,0 +1,296 @@
+"""One run of a seed: a cluster under load, its troubles, its rest, and what was found there."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Final, TypeVar
+
+from ottla.client.producer import ACKS_ALL, Producer
+from ottla.errors import OttlaError
+from ottla.testing.sim.checkers import Broken, Outcome, check_all
+from ottla.testing.sim.history import History, TopicState
+from ottla.testing.sim.observing import (
+    Observer,
+    final_logs,
+    metadata_facts,
+    topics_found,
+    what_is_stuck,
+)
+from ottla.testing.sim.troubles import Trouble, Troubles, plan
+from ottla.testing.sim.workloads import (
+    Administrator,
+    EndWatcher,
+    IdempotentProducer,
+    Member,
+    PlainProducer,
+    Reader,
+    Stage,
+)
+from ottla.testing.sim.workloads.administrator import create_topic
+from ottla.testing.sim.workloads.producers import Package
+from ottla.testing.sim.world import World
+from ottla.types import TopicPartition
+from ottla.wire.records import Record, encode_batch
+
+T = TypeVar("T")
+
+TROUBLED_S: Final = 40.0
+LOOK_S: Final = 0.1
+START_S_MAX: Final = 60.0
+# A cluster whose faults are over is at rest within this time.
+REST_S_MAX: Final = 120.0
+RUN_S_MAX: Final = 2_000.0
+STUCK_TOLD_MAX: Final = 6
+SETTINGS: Final = {
+    "offsets.topic.num.partitions": "3",
+    "offsets.topic.replication.factor": "3",
+    "group.initial.rebalance.delay.ms": "0",
+    "log.flush.offset.checkpoint.interval.ms": "5000",
+    "metadata.log.max.record.bytes.between.snapshots": "4000",
+}
+TOPICS: Final = {
+    "main": TopicState(2, (("min.insync.replicas", "2"),)),
+    "tiny": TopicState(
+        1,
+        (
+            ("index.interval.bytes", "300"),
+            ("min.insync.replicas", "2"),
+            ("segment.bytes", "1500"),
+        ),
+    ),
+}
+GROUPS: Final = ("one", "two")
+
+
+class Stuck(AssertionError):
+    """Faults have stopped, and the cluster does not come to rest."""
+
+
+@dataclass
+class Report:
+    """What became of one seed."""
+
+    seed: int
+    failure: str | None = None
+    messages_acknowledged: int = 0
+    troubles: int = 0
+    elections: int = 0
+    longest_pause_s: float = 0.0
+    rest_s: float = 0.0
+    virtual_s: float = 0.0
+    # Of CPU, since others may be at work beside it.
+    real_s: float = 0.0
+    digest: str = ""
+    plan: list[str] = field(default_factory=list)
+    story: list[str] = field(default_factory=list)
+
+    def figures(self) -> dict[str, object]:
+        return {k: v for k, v in asdict(self).items() if k not in ("plan", "story", "digest")}
+
+
+def run_seed(
+    seed: int,
+    *,
+    nodes: int = 3,
+    tracing: bool = False,
+    seconds: float = TROUBLED_S,
+    kinds: Sequence[str] | None = None,
+    leave_out: Collection[int] = (),
+) -> Report:
+    """Never raises what it is there to find: the report has it.
+
+    `kinds` are the only kinds of trouble; those with the numbers in `leave_out` do not happen.
+    """
+    began_s = time.process_time()
+    report = Report(seed)
+    with World(seed, nodes, SETTINGS, tracing=tracing) as world:
+        chance = world.random("troubles")
+        planned = plan(chance, sorted(world.nodes), seconds, kinds)
+        troubles = [each for at, each in enumerate(planned) if at not in leave_out]
+        run = Run(world, report, troubles, seconds)
+        try:
+            world.run(run.whole(), RUN_S_MAX)
+        except (Broken, Stuck) as error:
+            report.failure = f"{type(error).__name__}: {error}"
+        except (Exception, asyncio.CancelledError) as error:
+            report.failure = f"{type(error).__name__}: {error}"
+            if tracing:
+                import traceback
+
+                report.story.extend(traceback.format_exception(error))
+        report.virtual_s = world.now_s
+        report.story = [*world.story, *report.story]
+        report.digest = run.history.digest
+        report.messages_acknowledged = run.history.messages_acknowledged
+        report.elections = run.history.elections
+    report.real_s = time.process_time() - began_s
+    return report
+
+
+class Run:
+    def __init__(
+        self, world: World, report: Report, troubles: list[Trouble], seconds: float
+    ) -> None:
+        self._world = world
+        self._report = report
+        self._seconds = seconds
+        self.history = History(lambda: world.now_s)
+        partitions = [
+            TopicPartition(name, index)
+            for name, state in TOPICS.items()
+            for index in range(state.partitions)
+        ]
+        self._stage = Stage(world, self.history, partitions)
+        self._observer = Observer(world, self.history)
+        self._plan = troubles
+        report.plan = [f"{trouble.at_s:6.1f} {trouble}" for trouble in troubles]
+        self._troubles = Troubles(world, world.random("chance"), self._observer.look_at_disk)
+        self._members: list[Member] = []
+
+    async def whole(self) -> None:
+        world, report = self._world, self._report
+        await self._within(START_S_MAX, world.start_all(), lambda: what_is_stuck(world))
+        await self._make_topics()
+        looking = asyncio.ensure_future(self._keep_looking())
+        load_s = world.now_s
+        self._begin_load()
+        await self._troubles.run(self._plan)
+        await asyncio.sleep(max(0.0, load_s + self._seconds - world.now_s))
+        report.troubles = self._troubles.carried_out
+        world.trace("world", "the faults are over")
+        healed_s = world.now_s
+        await self._troubles.heal()
+        supervising = asyncio.ensure_future(self._troubles.supervise())
+        try:
+            await self._come_to_rest()
+        finally:
+            supervising.cancel()
+        looking.cancel()
+        report.rest_s = world.now_s - healed_s
+        report.longest_pause_s = self.history.longest_pause_s(load_s, healed_s)
+        self._judge(await self._outcome())
+
+    def _judge(self, outcome: Outcome) -> None:
+        for node in self._world.nodes.values():
+            self._observer.look_at_disk(node)
+        check_all(self.history, outcome)
+        if self._world.unhandled:
+            raise Broken(f"nobody has caught: {'; '.join(self._world.unhandled[:3])}")
+
+    async def _keep_looking(self) -> None:
+        while True:
+            self._observer.look()
+            await asyncio.sleep(LOOK_S)
+
+    # ----------------------------------------------------------------------------------- the load
+
+    async def _make_topics(self) -> None:
+        async with self._stage.cluster("maker") as cluster:
+            for name, state in TOPICS.items():
+                if not await create_topic(self._stage, cluster, name, state):
+                    raise Stuck(f"topic {name} cannot be made before there is any trouble")
+
+    def _begin_load(self) -> None:
+        stage = self._stage
+        workers: dict[str, Callable[[], Awaitable[None]]] = {
+            "idempotent-1": IdempotentProducer(stage, "idempotent-1").run,
+            "idempotent-2": IdempotentProducer(stage, "idempotent-2").run,
+            "plain": PlainProducer(stage, "plain", ACKS_ALL).run,
+            "hasty": PlainProducer(stage, "hasty", 1).run,
+            "reader-1": Reader(stage, "reader-1").run,
+            "reader-2": Reader(stage, "reader-2").run,
+            "watcher": EndWatcher(stage, "watcher").run,
+            "administrator": Administrator(stage, "administrator").run,
+        }
+        for group in GROUPS:
+            for number in (1, 2):
+                name = f"{group}-{number}"
+                member = Member(stage, group, name)
+                self._members.append(member)
+                workers[name] = member.run
+        for name, run in workers.items():
+            stage.begin(name, run())  # type: ignore[arg-type]
+
+    # ----------------------------------------------------------------------------------- the rest
+
+    async def _come_to_rest(self) -> None:
+        """Under load groups settle; without it everything gets everywhere."""
+        stage, world = self._stage, self._world
+        await self._until(self._unsettled)
+        stage.is_over = True
+        await self._until(lambda: [f"{name} does not end" for name in stage.under_way()])
+        for name, work in stage.spawned.items():
+            try:
+                work.result()
+            except OttlaError as error:
+                raise Broken(f"{name}: {type(error).__name__}: {error}") from error
+        await self._until(lambda: what_is_stuck(world))
+        await self._within(REST_S_MAX, self._write_everywhere(), lambda: what_is_stuck(world))
+        await self._until(lambda: what_is_stuck(world))
+
+    def _unsettled(self) -> list[str]:
+        waiting = [
+            f"member {member.name} belongs to no generation"
+            for member in self._members
+            if not member.is_settled
+        ]
+        return what_is_stuck(self._world, at_rest=False) + waiting
+
+    async def _write_everywhere(self) -> None:
+        """A write to each partition there is must be acknowledged."""
+        async with self._stage.cluster("last") as cluster:
+            topics = await cluster.topics()
+            names = [
+                TopicPartition(topic.name, index)
+                for topic in topics.values()
+                if not topic.is_internal and topic.name not in TOPICS
+                for index in topic.partitions
+            ]
+            async with Producer(cluster, delivery_timeout_s=REST_S_MAX) as producer:
+                for name in names:
+                    batch = encode_batch([Record(0, 0, None, b"last")])
+                    await producer.send(Package(name, batch, 1))
+                await producer.flush()
+
+    async def _outcome(self) -> Outcome:
+        offsets = await self._within(
+            REST_S_MAX, self._committed(), lambda: ["the groups' offsets are not answered"]
+        )
+        world = self._world
+        logs = [log for log in final_logs(world) if not log.name.topic.startswith("passing")]
+        return Outcome(logs, metadata_facts(world), topics_found(world), offsets)
+
+    async def _committed(self) -> dict[tuple[str, TopicPartition], int]:
+        found: dict[tuple[str, TopicPartition], int] = {}
+        async with self._stage.cluster("auditor") as cluster:
+            for group in GROUPS:
+                answer = await cluster.committed(group, self._stage.partitions)
+                found |= {(group, partition): offset for partition, offset in answer.items()}
+        return found
+
+    # ---------------------------------------------------------------------------------- deadlines
+
+    async def _until(self, reasons: Callable[[], list[str]]) -> None:
+        deadline_s = self._world.now_s + REST_S_MAX
+        while stuck := reasons():
+            if self._world.now_s > deadline_s:
+                raise Stuck(f"after {REST_S_MAX:g} s without faults: {_told(stuck)}")
+            await asyncio.sleep(LOOK_S)
+
+    async def _within(
+        self, seconds: float, work: Awaitable[T], reasons: Callable[[], list[str]]
+    ) -> T:
+        try:
+            async with asyncio.timeout(seconds):
+                return await work
+        except TimeoutError:
+            raise Stuck(f"after {seconds:g} s: {_told(reasons())}") from None
+
+
+def _told(reasons: list[str]) -> str:
+    reasons = list(dict.fromkeys(reasons))
+    more = len(reasons) - STUCK_TOLD_MAX
+    return "; ".join(reasons[:STUCK_TOLD_MAX]) + (f"; and {more} more" if more > 0 else "")
