@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+import hashlib
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, NamedTuple
 
 from ottla.client.cluster import Cluster
 from ottla.client.producer import Producer
@@ -69,6 +70,13 @@ async def read(cluster: Cluster, partition: TopicPartition) -> list[bytes]:
                 values += [record.value or b"" for record in decode_records(fetched.records, at)]
             position = header.next_offset
     return values
+
+
+def digest_of(seed: int, story: Callable[[World], Coroutine[Any, Any, None]]) -> str:
+    """Of all that happened, to the last byte on the network."""
+    with World(seed, tracing=True) as world:
+        world.run(story(world), limit_s=300)
+        return hashlib.sha256("\n".join(world.story).encode()).hexdigest()
 
 
 async def until(is_so: Callable[[], bool], pause_s: float = 0.05) -> None:

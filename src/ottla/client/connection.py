@@ -10,6 +10,7 @@ import asyncio
 import ssl
 import struct
 from collections import deque
+from functools import cache
 from typing import Final, NamedTuple, TypeVar, cast
 
 from ottla.client.failures import (
@@ -366,6 +367,7 @@ def _cannot_open(address: str, error: BaseException, *, is_tls: bool) -> ClientF
     return CannotConnect(f"{address}: {_reason(error)}")
 
 
+@cache
 def _own_version() -> str:
     from importlib.metadata import PackageNotFoundError, version
 

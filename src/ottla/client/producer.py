@@ -108,14 +108,14 @@ class Producer:
         self.settings = ProducerSettings(acks, idempotent, in_flight_bytes_max, delivery_timeout_s)
         self._cluster = cluster
         self._lanes: dict[TopicPartition, Lane] = {}
-        self._stale: set[TopicPartition] = set()
+        self._stale: dict[TopicPartition, None] = {}
         self._identity: Identity | None = None
         self._requests: Counter[NodeId] = Counter()
         self._bytes = 0
         self._pauses = 0
         self._written: dict[TopicPartition, Written] = {}
         self._failure: Exception | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: dict[asyncio.Task[None], None] = {}
         self._looking: asyncio.Task[None] | None = None
         self._enrolling: asyncio.Task[None] | None = None
         self._alarm: asyncio.TimerHandle | None = None
@@ -213,12 +213,12 @@ class Producer:
 
     def _start(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
+        self._tasks[task] = None
         task.add_done_callback(self._finished)
         return task
 
     def _finished(self, task: asyncio.Task[None]) -> None:
-        self._tasks.discard(task)
+        self._tasks.pop(task, None)
         if task is self._looking:
             self._looking = None
         if task is self._enrolling:
@@ -256,7 +256,7 @@ class Producer:
                 continue
             leader = self._cluster.leader_of(partition)
             if leader is None:
-                self._stale.add(partition)
+                self._stale[partition] = None
             else:
                 ready.setdefault(leader, []).append(lane)
         return ready
@@ -338,7 +338,7 @@ class Producer:
             self._bytes -= len(parcel.data)
             self._pauses = 0
         else:
-            self._stale.add(partition)
+            self._stale[partition] = None
 
     def _enrol(self, lane: Lane) -> None:
         """Gives a lane an identity that its leader has not refused."""
@@ -361,9 +361,9 @@ class Producer:
         # A partition that is met for the first time has not failed: nothing to let pass.
         if any(self._lanes[partition].oldest_reason for partition in self._stale):
             await self._pause()
-        wanted = frozenset(self._stale)
+        wanted = tuple(self._stale)
         try:
-            topics = await self._cluster.refresh({partition.topic for partition in wanted})
+            topics = await self._cluster.refresh(sorted({partition.topic for partition in wanted}))
         except OttlaError as error:
             if not _may_pass(error):
                 raise
@@ -371,7 +371,7 @@ class Producer:
             return
         for partition in wanted:
             if self._cluster.leader_of(partition) is not None:
-                self._stale.discard(partition)
+                self._stale.pop(partition, None)
                 continue
             topic = topics.get(partition.topic)
             is_there = topic is not None and partition.partition in topic.partitions

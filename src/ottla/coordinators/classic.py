@@ -358,7 +358,7 @@ class ClassicProtocol:
         """A member that joined and never asked for its assignment is removed."""
         if group.state not in (COMPLETING, STABLE) or not group.pending_syncs:
             return
-        for member_id in list(group.pending_syncs):
+        for member_id in sorted(group.pending_syncs):
             self._drop(group, member_id, out)
         self._rebalance(group, "members did not sync in time", now, out)
 

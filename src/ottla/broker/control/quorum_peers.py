@@ -56,7 +56,7 @@ class QuorumPeers:
             self._endpoints[NodeId(FIRST_STRANGER - position)] = (endpoint,)
         self._connections: dict[tuple[NodeId, str], Connection] = {}
         self._opening: dict[tuple[NodeId, str], asyncio.Lock] = {}
-        self._asking: set[asyncio.Task[None]] = set()
+        self._asking: dict[asyncio.Task[None], None] = {}
         self._settings = ClientSettings(
             (),
             f"node-{own.key.id}",
@@ -92,8 +92,8 @@ class QuorumPeers:
     def send(self, decision: Ask, tell: Callable[[Event], None]) -> None:
         """The answer, or that there is none, is told as an event."""
         task = self._loop.create_task(self._ask(decision, tell))
-        self._asking.add(task)
-        task.add_done_callback(self._asking.discard)
+        self._asking[task] = None
+        task.add_done_callback(self._asking.pop)
 
     async def all_answered(self, timeout_s: float) -> None:
         """Returns when no request is under way, or after so long."""

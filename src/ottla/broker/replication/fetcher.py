@@ -103,7 +103,7 @@ class Fetcher:
         self._session = LeaderSession(replica, limits.wait_ms, limits.min_bytes, limits.max_bytes)
         self._copies: dict[Place, Copy] = {}
         self._news = asyncio.Event()
-        self._works: set[asyncio.Task[None]] = set()
+        self._works: dict[asyncio.Task[None], None] = {}
         self._connection: Connection | None = None
         self._task: asyncio.Task[None] | None = None
         self._is_unreachable = False
@@ -163,8 +163,8 @@ class Fetcher:
         copy.is_busy = True
         self._session.drop(copy.place)
         task = self._loop.create_task(self._finish(copy, work))
-        self._works.add(task)
-        task.add_done_callback(self._works.discard)
+        self._works[task] = None
+        task.add_done_callback(self._works.pop)
 
     async def _finish(self, copy: Copy, work: Awaitable[Any]) -> None:
         try:
@@ -235,14 +235,15 @@ class Fetcher:
         if not appended:
             return
         syncs = {until_durable(copy.partition): copy for copy in appended}
-        done, late = await asyncio.wait(syncs, timeout=PATIENCE_S)
-        for sync in late:
-            self._work(syncs[sync], sync)
-        for sync in done:
+        _, late = await asyncio.wait(syncs, timeout=PATIENCE_S)
+        for sync, copy in syncs.items():
+            if sync in late:
+                self._work(copy, sync)
+                continue
             error = sync.exception()
             if error is not None:
-                logger.warning("%s cannot follow: %s", syncs[sync].partition.name, error)
-            self._resume(syncs[sync])
+                logger.warning("%s cannot follow: %s", copy.partition.name, error)
+            self._resume(copy)
 
     def _take_one(self, connection: Connection, copy: Copy, data: PartitionData) -> bool:
         """Whether something was appended, which has to be synced."""

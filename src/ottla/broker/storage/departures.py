@@ -60,7 +60,7 @@ class Departures:
 
         Those to be kept are renamed otherwise, and stay.
         """
-        lanes, uniques = set(), dict[str, bytes]()
+        lanes, uniques = dict[_Lane, None](), dict[str, bytes]()
         for data, name, close_files in leaving:
             # Each topic has its own: long names that begin alike are cut to the same length.
             unique = uniques.get(name.topic) or uniques.setdefault(
@@ -70,7 +70,7 @@ class Departures:
             self._taken.setdefault(departure.path, [])
             lane = self._lane(data)
             lane.to_rename.append(departure)
-            lanes.add(lane)
+            lanes[lane] = None
         for lane in lanes:
             lane.go_on()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import zlib
 from asyncio.events import _get_running_loop
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Mapping
 from random import Random
@@ -242,7 +243,10 @@ class World:
             self.story.append(f"{self.scheduler.now_s:12.6f} {who:<8} {text}")
 
     def _trace_segment(self, source: Host, target: Host, segment: bytes | str) -> None:
-        what = segment if isinstance(segment, str) else f"{len(segment)} bytes"
+        if isinstance(segment, bytes):
+            what = f"{len(segment)} bytes {zlib.crc32(segment):08x}"
+        else:
+            what = segment
         self.trace(str(source.name), f"-> {target.name} {what}")
 
 
