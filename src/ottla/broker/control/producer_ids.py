@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from ottla.broker.control.channel import ControllerChannel
+from ottla.errors import CoordinatorLoading, OttlaError
 from ottla.types import ProducerId
 from ottla.wire.messages.allocate_producer_ids import (
     AllocateProducerIdsRequest,
@@ -44,6 +45,10 @@ class ProducerIds:
         request = AllocateProducerIdsRequest(
             broker_id=self._node_id, broker_epoch=self._broker_epoch()
         )
-        reply = await self._channel.ask(request, AllocateProducerIdsResponse, self._timeout_s)
+        try:
+            reply = await self._channel.ask(request, AllocateProducerIdsResponse, self._timeout_s)
+        except OttlaError as error:
+            # As in Kafka: the next try may find a controller, or this broker registered anew.
+            raise CoordinatorLoading(f"There are no producer ids just now: {error}") from error
         first = reply.producer_id_start
         return range(first, first + reply.producer_id_len)
