@@ -125,6 +125,10 @@ class CannotStart(OttlaError):
 class OffsetOutOfRange(OttlaError): ...
 
 
+class OffsetNotAvailable(OttlaError):
+    """A new leader does not know yet where the log ends for consumers."""
+
+
 class CorruptBatch(OttlaError):
     """Bytes that are no intact record batch."""
 
@@ -293,6 +297,7 @@ class TransactionsNotSupported(OttlaError):
 
 CODES: Final[dict[type[BaseException], ErrorCode]] = {
     OffsetOutOfRange: ErrorCode.OFFSET_OUT_OF_RANGE,
+    OffsetNotAvailable: ErrorCode.OFFSET_NOT_AVAILABLE,
     CorruptBatch: ErrorCode.CORRUPT_MESSAGE,
     TooLargeToOpen: ErrorCode.MESSAGE_TOO_LARGE,
     InvalidRecord: ErrorCode.INVALID_RECORD,

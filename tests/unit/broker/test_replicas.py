@@ -17,7 +17,13 @@ from ottla.broker.storage.partition_writes import PartitionWrites
 from ottla.broker.storage.truncation import Truncation
 from ottla.broker.storage.write_states import WriteState
 from ottla.config import BrokerConfig, TopicConfig
-from ottla.errors import NotEnoughReplicas, NotLeader, OffsetOutOfRange, StorageFailed
+from ottla.errors import (
+    NotEnoughReplicas,
+    NotLeader,
+    OffsetNotAvailable,
+    OffsetOutOfRange,
+    StorageFailed,
+)
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log, LogConfig, SyncTicket
 from ottla.testing.disks import FaultyDisk, MemoryDisk
@@ -404,6 +410,24 @@ def test_a_replica_must_reach_the_start_of_the_epoch_to_be_in_sync() -> None:
 
 
 # ----------------------------------------------------------------------------- reads of replicas
+
+
+def test_a_new_leader_names_no_end_before_it_knows_what_was_committed() -> None:
+    node = Node(SECOND)
+    old = Node()
+    old.lead()
+    old.produce("a")
+    old.flush()
+    node.follow()
+    replicate(old, node)
+    node.flush()
+    # The old leader has told consumers of it, and this one has not heard of that.
+    node.partition.lead(LeaderEpoch(2), (SECOND, THIRD), (SECOND, THIRD), 1, 0)
+    with pytest.raises(OffsetNotAvailable):
+        node.partition.check_end_known()
+    assert node.partition.fetched_by(THIRD, FIRST_LIFE, 1, 0)
+    node.partition.check_end_known()
+    assert node.committed == 1
 
 
 def test_replicas_read_what_is_not_committed_and_consumers_do_not() -> None:

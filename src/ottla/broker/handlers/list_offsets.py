@@ -1,8 +1,9 @@
 """ListOffsets, versions 1 to 10: by timestamp, and the special timestamps below.
 
 There is no tiered storage, so the local log is the whole log. The end is where consumers can read
-to; who asks for it waits for what was written before, up to 100 ms. Left out: isolation levels
-differ only once there are transactions.
+to; who asks for it waits for what was written before, up to 100 ms, and is told to ask again where
+a new leader does not know yet what is committed (KIP-207). Left out: isolation levels differ only
+once there are transactions.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from ottla.broker.network.waiting import wait_for_ends
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
 from ottla.broker.storage.partition import Partition
-from ottla.errors import OttlaError, code_of
+from ottla.errors import ErrorCode, OffsetNotAvailable, OttlaError, code_of
 from ottla.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -28,6 +29,8 @@ EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
 EARLIEST_LOCAL: Final = -4
 LATEST_TIERED: Final = -5
+# From here on clients know that a new leader may have to be asked again (KIP-207).
+NOT_AVAILABLE_VERSION: Final = 5
 # What does not depend on where the log ends.
 AT_THE_START: Final = frozenset({EARLIEST, EARLIEST_LOCAL, LATEST_TIERED})
 
@@ -59,11 +62,14 @@ def handle(
             else:
                 later.append((topic.name, asked, answer))
                 partitions.append(partition)
-    return _answer_later(services, response, later, partitions) if later else response
+    if not later:
+        return response
+    return _answer_later(services, context, response, later, partitions)
 
 
 async def _answer_later(
     services: Services,
+    context: RequestContext,
     response: ListOffsetsResponse,
     later: list[LookUp],
     partitions: list[Partition],
@@ -73,9 +79,13 @@ async def _answer_later(
         try:
             partition = _find(services, topic, asked)
             if asked.timestamp == LATEST:
+                partition.check_end_known()
                 _tell_ends(partition, asked, answer)
             else:
                 await _look_up(services, partition, asked, answer)
+        except OffsetNotAvailable as error:
+            is_old = context.version < NOT_AVAILABLE_VERSION
+            answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE if is_old else code_of(error)
         except (OttlaError, OSError) as error:
             answer.error_code = code_of(error)
     return response

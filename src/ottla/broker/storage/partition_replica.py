@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from ottla.broker.storage.partition_writes import PartitionWrites
 from ottla.broker.storage.waiters import PLENTY_BYTES, WriteWaiter, told
 from ottla.cluster.replicas import ReplicaSet
-from ottla.errors import NotEnoughReplicas, NotLeader, StorageFailed
+from ottla.errors import NotEnoughReplicas, NotLeader, OffsetNotAvailable, StorageFailed
 from ottla.log.log import Log, LogPosition
 from ottla.types import NO_NODE, LeaderEpoch, NodeId, Offset, TopicPartition
 from ottla.wire.schema import Buffer
@@ -220,6 +220,17 @@ class PartitionReplica(PartitionWrites):
             raise NotEnoughReplicas(
                 f"{self.name} has {in_sync} replicas in sync, min.insync.replicas="
                 f"{self._in_sync_min}"
+            )
+
+    def check_end_known(self) -> None:
+        """A new leader knows what was committed before it when its followers have told (KIP-207).
+
+        Until then the end that it could name may lie before one that consumers were told already.
+        """
+        if self.is_leader and self.high_watermark.offset < self._epoch_start:
+            raise OffsetNotAvailable(
+                f"{self.name}: the high watermark is not known yet in leader epoch "
+                f"{self.leader_epoch}"
             )
 
     # --------------------------------------------------------------------- a leader's followers

@@ -131,6 +131,8 @@ class World:
         voters = ",".join(f"{n}@{_node_ip(n)}:{PORT}" for n in range(1, nodes + 1))
         given = {"log.level": TRACED_LEVEL} if tracing else {}
         shared = {**SETTINGS, **given, **(settings or {}), "controller.quorum.voters": voters}
+        # Brokers do it, too, but only when they have read their settings.
+        logging.getLogger("ottla").setLevel(shared["log.level"].upper())
         cluster_id = encode_uuid(self.random("cluster").randbytes(16))
         self.nodes: dict[int, Node] = {}
         for node_id in range(1, nodes + 1):

@@ -49,7 +49,6 @@ class Reader:
                 stage.history.read(
                     Read(self._name, partition, position, fetched.high_watermark, records)
                 )
-                stage.history.see_end(self._name, partition, fetched.high_watermark)
                 if records:
                     positions[partition] = records[-1][0] + 1
                 await stage.pause(random, 0.5)
