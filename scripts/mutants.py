@@ -35,7 +35,7 @@ class Mutant(NamedTuple):
     says: str = ""
 
 
-def _replace(target: str, make: Callable[[Any], Any]) -> Callable[[ExitStack], None]:
+def replaced(target: str, make: Callable[[Any], Any]) -> Callable[[ExitStack], None]:
     """`make` is given what is there, and returns what takes its place."""
 
     def apply(stack: ExitStack) -> None:
@@ -71,7 +71,7 @@ def _never_written(ending: str) -> Callable[[ExitStack], None]:
 
         return mutant
 
-    return _replace("ottla.testing.memory_disk:MemoryDisk.write_file", make)
+    return replaced("ottla.testing.memory_disk:MemoryDisk.write_file", make)
 
 
 def _unsynced_flush(_: Any) -> Any:
@@ -95,7 +95,7 @@ def _hasty(topic: str) -> Callable[[ExitStack], None]:
 
         return mutant
 
-    return _replace("ottla.broker.control.runtime:Runtime._commit", make)
+    return replaced("ottla.broker.control.runtime:Runtime._commit", make)
 
 
 def _acknowledged_when_written(wait_committed: Any) -> Any:
@@ -167,29 +167,29 @@ MUTANTS = (
         "no fdatasync, fsync or syncfs at all",
         "cut",
         _all(
-            _replace(f"{FILE}.sync", _nothing),
-            _replace(f"{DISK}.sync_directory", _nothing),
-            _replace(f"{DISK}.sync_file_system", _nothing),
+            replaced(f"{FILE}.sync", _nothing),
+            replaced(f"{DISK}.sync_directory", _nothing),
+            replaced(f"{DISK}.sync_file_system", _nothing),
         ),
     ),
     Mutant(
         "the flushers do not sync",
         "cut",
-        _replace("ottla.broker.storage.flusher:SyncJob._sync", _unsynced_flush),
+        replaced("ottla.broker.storage.flusher:SyncJob._sync", _unsynced_flush),
     ),
     Mutant("the metadata log answers before its sync", "cut", _hasty("__cluster_metadata")),
     Mutant("group offsets are answered before their sync", "cut", _hasty("__consumer_offsets")),
     Mutant(
         "acks=all answers when the batch is written",
         "cut",
-        _replace(
+        replaced(
             "ottla.broker.storage.partition:Partition.wait_committed", _acknowledged_when_written
         ),
     ),
     Mutant(
         "consumers read what is written and not synced",
         "cut",
-        _replace("ottla.broker.storage.partition:Partition._wrote", _read_when_written),
+        replaced("ottla.broker.storage.partition:Partition._wrote", _read_when_written),
     ),
     Mutant("quorum-state is never written (votes)", "cut", _never_written("quorum-state")),
     Mutant(
@@ -205,47 +205,47 @@ MUTANTS = (
     Mutant(
         "whole files are replaced without syncing their contents",
         "cut",
-        _replace(f"{DISK}.write_file", _replaced_unsynced(skip_file=True)),
+        replaced(f"{DISK}.write_file", _replaced_unsynced(skip_file=True)),
     ),
     Mutant(
         "whole files are replaced without syncing their names",
         "cut",
-        _replace(f"{DISK}.write_file", _replaced_unsynced(skip_file=False)),
+        replaced(f"{DISK}.write_file", _replaced_unsynced(skip_file=False)),
     ),
     Mutant(
         "a new partition's directory is not synced",
         "cut",
-        _replace("ottla.log.directory:DataDirectory.settle", _nothing),
+        replaced("ottla.log.directory:DataDirectory.settle", _nothing),
     ),
     Mutant(
         "a start gives no new leader epochs",
         "cut",
-        _replace("ottla.cluster.sweep:Sweep.step", _same_epochs),
+        replaced("ottla.cluster.sweep:Sweep.step", _same_epochs),
     ),
     Mutant(
         "blocks of producer ids are not written down",
         "cut",
-        _replace("ottla.cluster.controller:Controller.allocate_producer_ids", _unwritten_ids),
+        replaced("ottla.cluster.controller:Controller.allocate_producer_ids", _unwritten_ids),
     ),
     Mutant(
         "recovery believes batches whose CRC is wrong",
         "cut",
-        _replace("ottla.log.opening.recovery:is_intact", lambda _: lambda *arguments: True),
+        replaced("ottla.log.opening.recovery:is_intact", lambda _: lambda *arguments: True),
     ),
     Mutant(
         "two directories of one name keep the broker from starting",
         "cut",
-        _replace("ottla.broker.storage.finder:stranger_of", _no_way_out),
+        replaced("ottla.broker.storage.finder:stranger_of", _no_way_out),
     ),
     Mutant(
         "a topic's id whose sync failed is not written again",
         "failed-syncs",
-        _replace("ottla.broker.storage.partition_files:Home.doubt", _nothing),
+        replaced("ottla.broker.storage.partition_files:Home.doubt", _nothing),
     ),
     Mutant(
         "syncfs does nothing",
         "cut",
-        _replace(f"{DISK}.sync_file_system", _nothing),
+        replaced(f"{DISK}.sync_file_system", _nothing),
     ),
 )
 # As they were in the commit that --at names.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.storage.partition import Partition
 from ottla.cluster.image import ResourceType
@@ -17,19 +17,31 @@ from ottla.wire.schema import Message
 
 if TYPE_CHECKING:
     from ottla.broker.main import Broker
+    from ottla.testing.sim.troubles import Calm
     from ottla.testing.sim.world import Node, World
 
 READ_BYTES: Final = 1 << 20
+# What happens within this time of a trouble may be its consequence.
+CALM_S: Final = 6.0
 _NAMED_NUMBER: Final = re.compile(r"<\w+\.\w+: (-?\d+)>")
 METADATA_DIRECTORY: Final = f"{METADATA_TOPIC}-0"
+
+
+class Reign(NamedTuple):
+    leader: int
+    epoch: int
+    follower: int
 
 
 class Observer:
     """Looks at all nodes now and then, and writes down what it sees."""
 
-    def __init__(self, world: World, history: History) -> None:
+    def __init__(self, world: World, history: History, calm: Calm) -> None:
         self._world = world
         self._history = history
+        self._calm = calm
+        self._ready_s: dict[tuple[int, int], float] = {}
+        self._reign: Reign | None = None
         # By node, incarnation and partition.
         self._high_watermarks: dict[tuple[int, int, str], int] = {}
 
@@ -38,6 +50,48 @@ class Observer:
             broker = node.broker
             if broker is not None and node.is_running:
                 self._look_at(node, broker)
+                if node.is_ready:
+                    self._ready_s.setdefault((node.id, node.incarnation), self._world.now_s)
+        self._look_at_quorum()
+
+    def _look_at_quorum(self) -> None:
+        """Who leads the metadata log and is heard leads on: nobody else deposes it (KIP-996)."""
+        before, self._reign = self._reign, self._find_reign()
+        if before is None:
+            return
+        leader, follower = self._world.nodes[before.leader], self._world.nodes[before.follower]
+        calm_s = self._world.now_s - self._calm.since_s(leader.id, follower.id)
+        ready_s = [self._ready_s.get((n.id, n.incarnation)) for n in (leader, follower)]
+        if calm_s < CALM_S or any(
+            at_s is None or self._world.now_s - at_s < CALM_S for at_s in ready_s
+        ):
+            return
+        assert leader.broker is not None
+        quorum = leader.broker._quorum
+        if not quorum.is_leader or quorum.leader_epoch != before.epoch:
+            self._history.complain(
+                f"node {leader.id} led the metadata log in epoch {before.epoch}, node "
+                f"{follower.id} heard it all the time, and it was deposed"
+            )
+
+    def _find_reign(self) -> Reign | None:
+        """A leader of the metadata log that another node follows."""
+        ready = [n for n in self._world.nodes.values() if n.is_ready and not n.is_paused]
+        quorums = {n.id: n.broker._quorum for n in ready if n.broker is not None}
+        for leader, quorum in quorums.items():
+            for follower, other in quorums.items():
+                view = (other.leader_id, other.leader_epoch)
+                if (
+                    quorum.is_leader
+                    and follower != leader
+                    and view
+                    == (
+                        leader,
+                        quorum.leader_epoch,
+                    )
+                ):
+                    return Reign(leader, quorum.leader_epoch, follower)
+        return None
 
     def _look_at(self, node: Node, broker: Broker) -> None:
         quorum = getattr(broker, "_quorum", None)

@@ -19,7 +19,7 @@ from ottla.testing.sim.observing import (
     topics_found,
     what_is_stuck,
 )
-from ottla.testing.sim.troubles import Trouble, Troubles, plan
+from ottla.testing.sim.troubles import Calm, Trouble, Troubles, plan
 from ottla.testing.sim.workloads import (
     Administrator,
     EndWatcher,
@@ -144,10 +144,12 @@ class Run:
             for index in range(state.partitions)
         ]
         self._stage = Stage(world, self.history, partitions)
-        self._observer = Observer(world, self.history)
+        calm = Calm(lambda: world.now_s)
+        self._observer = Observer(world, self.history, calm)
         self._plan = troubles
         report.plan = [f"{trouble.at_s:6.1f} {trouble}" for trouble in troubles]
-        self._troubles = Troubles(world, world.random("chance"), self._observer.look_at_disk)
+        look = self._observer.look_at_disk
+        self._troubles = Troubles(world, world.random("chance"), calm, look)
         self._members: list[Member] = []
 
     async def whole(self) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import errno
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -66,11 +67,38 @@ def plan(
     return troubles
 
 
+class Calm:
+    """Since when which nodes, and which links between two, have had no trouble."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._troubles: Counter[frozenset[int]] = Counter()
+        self._over_s: dict[frozenset[int], float] = {}
+
+    def disturb(self, places: Iterable[frozenset[int]]) -> None:
+        self._troubles.update(places)
+
+    def settle(self, places: Iterable[frozenset[int]]) -> None:
+        for place in places:
+            self._troubles[place] -= 1
+            self._over_s[place] = self._now_s()
+
+    def since_s(self, one: int, other: int) -> float:
+        """From when on both, and what is between them, were well; in the future if they are not."""
+        places = [frozenset((one,)), frozenset((other,)), frozenset((one, other))]
+        if any(self._troubles[place] for place in places):
+            return self._now_s() + 1.0
+        return max(self._over_s.get(place, 0.0) for place in places)
+
+
 class Troubles:
     """Carries out a plan, and keeps processes alive as whoever supervises them would."""
 
-    def __init__(self, world: World, random: Random, look: Callable[[Node], None]) -> None:
+    def __init__(
+        self, world: World, random: Random, calm: Calm, look: Callable[[Node], None]
+    ) -> None:
         self._world = world
+        self._calm = calm
         self._random = random
         # Told of a node that is about to lose its process.
         self._look = look
@@ -113,7 +141,20 @@ class Troubles:
     async def _carry_out(self, trouble: Trouble) -> None:
         self._world.trace("troubles", str(trouble))
         self.carried_out += 1
-        await KINDS[trouble.kind].carry_out(self, trouble)
+        places = self._places(trouble)
+        self._calm.disturb(places)
+        try:
+            await KINDS[trouble.kind].carry_out(self, trouble)
+        finally:
+            self._calm.settle(places)
+
+    def _places(self, trouble: Trouble) -> list[frozenset[int]]:
+        if not KINDS[trouble.kind].is_of_links:
+            return [frozenset((node,)) for node in trouble.nodes]
+        if len(trouble.nodes) > 1:
+            return [frozenset(trouble.nodes)]
+        (node,) = trouble.nodes
+        return [frozenset((node, other)) for other in self._world.nodes if other != node]
 
     async def _supervise(self) -> None:
         while True:
@@ -328,6 +369,7 @@ class Kind(NamedTuple):
     hits: Callable[[Random, int], int]
     amounts: Sequence[float]
     carry_out: Callable[[Troubles, Trouble], Coroutine[Any, Any, None]]
+    is_of_links: bool = False
 
 
 NOW: Final = (0.0,)
@@ -342,13 +384,13 @@ KINDS: Final[dict[str, Kind]] = {
         Kind("power-cut-several", _some, OPERATIONS, Troubles.power_cut),
         Kind("stop", _one, NOW, Troubles.stop),
         Kind("pause", _one, NOW, Troubles.pause),
-        Kind("cut", _two, NOW, Troubles.cut),
-        Kind("cut-one-way", _two, NOW, Troubles.cut_one_way),
-        Kind("isolate", _one, EITHER, Troubles.isolate),
-        Kind("deafen", _one, EITHER, Troubles.deafen),
-        Kind("slow-link", _two, DELAYS_S, Troubles.slow_link),
-        Kind("lossy-link", _two, LOSSES, Troubles.lossy_link),
-        Kind("reset", _two, NOW, Troubles.reset),
+        Kind("cut", _two, NOW, Troubles.cut, is_of_links=True),
+        Kind("cut-one-way", _two, NOW, Troubles.cut_one_way, is_of_links=True),
+        Kind("isolate", _one, EITHER, Troubles.isolate, is_of_links=True),
+        Kind("deafen", _one, EITHER, Troubles.deafen, is_of_links=True),
+        Kind("slow-link", _two, DELAYS_S, Troubles.slow_link, is_of_links=True),
+        Kind("lossy-link", _two, LOSSES, Troubles.lossy_link, is_of_links=True),
+        Kind("reset", _two, NOW, Troubles.reset, is_of_links=True),
         Kind("failing-syncs", _one, NOW, Troubles.failing_syncs),
         Kind("dead-disk", _one, NOW, Troubles.dead_disk),
         Kind("hanging-disk", _one, NOW, Troubles.hanging_disk),
