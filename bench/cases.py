@@ -9,6 +9,7 @@ from typing import Final, Protocol
 from bench.lives import Flat, Idle, Partitions, Start
 from bench.loads import Backlog, EndToEnd, Requests
 from bench.nodes import Lab
+from bench.sessions import IdleSession
 from bench.spread import Figures
 
 
@@ -95,6 +96,13 @@ QUICK: Final = (
         "5,000",
         Partitions(5000, 100_000, idle_s=10),
         limits={"restart_s": 5, "idle_cpu_percent": 2, "rss_mb": 250},
+    ),
+    Case("session-1", "1", IdleSession(1, 2_000), repeats=3),
+    Case(
+        "session-10000",
+        "10,000",
+        IdleSession(10_000, 2_000),
+        limits={"fetch_cpu_us": 100},
     ),
     Case("flat-1GB", "1 KB messages", Flat(1, chunks=8), limits={"swing_percent": 10}),
 )

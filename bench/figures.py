@@ -48,6 +48,7 @@ FIGURES: Final = {
     "request_p99_ms": Figure("request p99", "ms", 3),
     "fetch_p50_ms": Figure("fetch p50", "ms", 3),
     "fetch_p99_ms": Figure("fetch p99", "ms", 3),
+    "fetch_cpu_us": Figure("CPU", "µs/fetch", 1),
     "latency_p50_ms": Figure("p50", "ms", 3),
     "latency_p99_ms": Figure("p99", "ms", 3),
     "latency_p999_ms": Figure("p99.9", "ms", 3),

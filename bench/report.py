@@ -24,6 +24,7 @@ FAMILIES: Final = {
     "Requests": "Smallest produce requests: one message each, one at a time per connection",
     "EndToEnd": "End to end",
     "Partitions": "Partitions, written in turn",
+    "IdleSession": "Fetches of a session in which nothing happens, by its partitions",
     "Flat": "Memory while data passes through",
 }
 

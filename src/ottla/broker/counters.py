@@ -100,7 +100,7 @@ TOPIC_COUNTERS: Final = (
     (
         "fetch_requests",
         "ottla_topic_fetch_requests_total",
-        "Partitions of this topic in fetch requests.",
+        "Partitions of this topic that fetches looked at; in a session, those with something new.",
     ),
     (
         "produce_errors",

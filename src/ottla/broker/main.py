@@ -376,7 +376,7 @@ class Broker:
             self._outbox,
         )
         give_routers(self._connections, services)
-        self._connections.on_lost = self._probes.connection_lost
+        self._connections.on_lost = (self._probes.connection_lost, services.fetch_sessions.lost)
         register_gauges(self._metrics, services, self._connections)
         doors = await bind(self._network, self.config, self._connections)
         self._doors += doors.values()

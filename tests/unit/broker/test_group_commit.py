@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 
 from ottla.broker.clock import SystemClock
+from ottla.broker.control.metadata import MetadataCache
 from ottla.broker.counters import TopicMetrics
 from ottla.broker.network.connection import Outbox
+from ottla.broker.network.leader_hints import LeaderHints
 from ottla.broker.network.waiting import Deadlines, PendingProduce
 from ottla.broker.storage.flusher import TICKETS_SINGLY_MAX, Flusher
 from ottla.broker.storage.partition import Partition
@@ -336,7 +338,9 @@ async def test_a_produce_that_the_disk_keeps_waiting_times_out(house: House) -> 
     appended = partition.append(batch(b"a"), NOW_MS)
     answer = PartitionProduceResponse(0)
     deadlines = Deadlines(asyncio.get_running_loop())
-    pending = PendingProduce(ProduceResponse(), deadlines)
+    pending = PendingProduce(
+        ProduceResponse(), deadlines, LeaderHints(MetadataCache(BrokerConfig()), "PLAINTEXT")
+    )
     pending.waits.append((partition, appended.end_offset, answer))
     pending.arm(0.01)
     partition.wait_committed(appended.end_offset, pending, answer)

@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from ottla.broker.clock import SystemClock
+from ottla.broker.control.metadata import MetadataCache
 from ottla.broker.counters import Metrics
 from ottla.broker.network.connection import Connection, Connections, Limits, Outbox
 from ottla.broker.network.router import ApiKey, Router
@@ -26,15 +27,26 @@ from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
 from ottla.broker.threads import RealThreads
 from ottla.config import BrokerConfig, TopicConfig
-from ottla.errors import OttlaError, UnknownTopicOrPartition
+from ottla.errors import ErrorCode, OttlaError, UnknownTopicOrPartition
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log, LogConfig
 from ottla.ports import File
 from ottla.testing.disks import MemoryDisk
-from ottla.types import TopicPartition
-from ottla.wire.codec import encode
+from ottla.types import LeaderEpoch, NodeId, TopicPartition
+from ottla.wire.codec import decode, encode
 from ottla.wire.compression import Compression
-from ottla.wire.messages.produce import PartitionProduceData, ProduceRequest, TopicProduceData
+from ottla.wire.messages.metadata_records import (
+    BrokerEndpoint,
+    PartitionRecord,
+    RegisterBrokerRecord,
+    TopicRecord,
+)
+from ottla.wire.messages.produce import (
+    PartitionProduceData,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceData,
+)
 from ottla.wire.scanning import QUICK_RECORDS_MAX
 from ottla.wire.schema import Buffer
 from records_kit import NOW_MS, batch
@@ -52,6 +64,8 @@ NOT_READY = "not-ready"
 PARTITION_COUNT = 2
 FLEXIBLE_VERSION = 9
 HEADER_BYTES = 61
+ELSEWHERE = NodeId(2)
+DEPOSED = "deposed"
 
 
 # ------------------------------------------------------------------------------ the two brokers
@@ -142,6 +156,30 @@ def a_partition(
     return lone_leader(name, bytes(16), log, 3, config, flusher, m.topic(topic), home)
 
 
+def led_elsewhere(config: BrokerConfig) -> MetadataCache:
+    """What the metadata says once other nodes have taken over."""
+    metadata = MetadataCache(config)
+    point = BrokerEndpoint("PLAINTEXT", "elsewhere", 9093, 0)
+    metadata.apply(
+        RegisterBrokerRecord(broker_id=ELSEWHERE, broker_epoch=9, end_points=[point], fenced=False)
+    )
+    for number, topic in enumerate(TOPICS):
+        metadata.apply(TopicRecord(name=topic, topic_id=bytes([number + 1] * 16)))
+        for index in range(PARTITION_COUNT):
+            metadata.apply(
+                PartitionRecord(
+                    partition_id=index,
+                    topic_id=bytes([number + 1] * 16),
+                    replicas=[ELSEWHERE],
+                    isr=[ELSEWHERE],
+                    leader=ELSEWHERE,
+                    leader_epoch=4,
+                    partition_epoch=0,
+                )
+            )
+    return metadata
+
+
 class Node:
     """Connections, router and produce handler of a broker, on a disk in memory."""
 
@@ -164,6 +202,7 @@ class Node:
             config=config,
             deadlines=self.deadlines,
             loop=loop,
+            metadata=led_elsewhere(config),
             metrics=self.metrics,
             opening=self.opening,
             partitions=self.partitions,
@@ -194,6 +233,11 @@ class Node:
         if not wire.is_cut:
             connection.get_buffer(-1)[: len(frames)] = frames
             connection.buffer_updated(len(frames))
+
+    def depose(self) -> None:
+        """Another node leads everything from now on."""
+        for partition in self.partitions:
+            partition.follow(LeaderEpoch(4), ELSEWHERE)
 
     async def settle(self) -> None:
         """Until every reply is there."""
@@ -390,7 +434,7 @@ def stories(draw: st.DrawFn) -> list[Step]:
             if draw(st.booleans()):
                 usual[client] = frame
             frames.append(frame)
-        fault = draw(st.sampled_from(["", "", "", "", "write", "sync"]))
+        fault = draw(st.sampled_from(["", "", "", "", "write", "sync", DEPOSED]))
         story.append(Step(frames, draw(st.integers(0, 1)), draw(st.booleans()), fault))
     return story
 
@@ -415,10 +459,12 @@ async def live_through(story: Sequence[Step]) -> list[bool]:
             pieces = b"".join(f.frame(i) for f, i in zip(step.frames, ids, strict=True))
             for node in nodes:
                 node.flusher.is_overloaded = step.is_overloaded
-                if step.fault:
+                if step.fault and step.fault != DEPOSED:
                     node.disk.fail(step.fault, errno.EIO)
                 if len(pieces) < len(node.listener.read_buffer):
                     node.receive(step.client, pieces)
+                if step.fault == DEPOSED:
+                    node.depose()
                 await node.settle()
                 node.disk.heal()
             assert short.seen() == general.seen()
@@ -440,8 +486,29 @@ async def live_through(story: Sequence[Step]) -> list[bool]:
 @given(stories())
 @example([Step([Framed(a_produce(batch(b"a"), "synced", acks=-1), 12)], fault="sync")])
 @example([Step([Framed(a_produce(batch(b"a"), "cached", acks=1), 12)], fault="write")])
+@example([Step([Framed(a_produce(batch(b"a"), "synced", acks=-1), 12)], fault=DEPOSED)] * 2)
 def test_both_ways_give_the_same_bytes_counts_and_files(story: list[Step]) -> None:
     asyncio.run(live_through(story))
+
+
+@pytest.mark.parametrize("is_short", [True, False])
+def test_who_waits_while_another_node_takes_over_is_told_where_it_is(is_short: bool) -> None:
+    async def story() -> ProduceResponse:
+        node = Node(is_short=is_short)
+        try:
+            node.receive(0, Framed(a_produce(batch(b"a"), "synced", acks=-1), 12).frame(1))
+            node.depose()
+            await node.settle()
+            return decode(ProduceResponse, bytes(node.clients[0][1].sent), 12, 9)
+        finally:
+            await node.stop()
+
+    response = asyncio.run(story())
+    (answer,) = response.responses[0].partition_responses
+    assert answer.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert (answer.current_leader.leader_id, answer.current_leader.leader_epoch) == (ELSEWHERE, 4)
+    (where,) = response.node_endpoints
+    assert (where.node_id, where.host, where.port) == (ELSEWHERE, "elsewhere", 9093)
 
 
 def ways_of(*frames: Framed) -> list[bool]:

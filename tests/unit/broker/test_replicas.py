@@ -77,6 +77,8 @@ class Fetch:
     def arrived(self, partition: Partition, byte_count: int) -> None:
         self.arrived_bytes.append(byte_count)
 
+    def has_news(self, partition: Partition) -> None: ...
+
     def went_back(self, partition: Partition) -> None: ...
 
     def wake(self) -> None:

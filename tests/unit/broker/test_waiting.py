@@ -22,6 +22,7 @@ from ottla.broker.network.waiting import (
     TIMER_EARLY_S_MAX,
     Deadlines,
     Deferred,
+    EachPartition,
     EndLookUp,
     ParkedFetch,
     Parking,
@@ -200,7 +201,7 @@ def test_all_that_were_woken_in_a_turn_answer_at_its_end_though_one_fails() -> N
         raise RuntimeError("unforeseen")
 
     parked = [
-        ParkedFetch(parking, [], 1, 0.5, complete, {}, lambda _: 1)
+        ParkedFetch(parking, EachPartition([]), 1, 0.5, complete, {}, lambda _: 1)
         for complete in (given_reads.append, fail, given_reads.append)
     ]
     parked[0].arrived(partition, 1)

@@ -1,7 +1,8 @@
 """Fetch, versions 4 to 17: fetch sessions (KIP-227), topic ids (KIP-516), leader epochs (KIP-320).
 
-Followers are served from `replica_fetch`. Left out: rack-aware reads (KIP-392).
-The last stable offset is the high watermark as long as there are no transactions.
+Followers are served from `replica_fetch`. Who does not lead names who does (KIP-951). Left out:
+rack-aware reads (KIP-392). The last stable offset is the high watermark as long as there are no
+transactions.
 """
 
 from __future__ import annotations
@@ -17,11 +18,15 @@ from ottla.broker.network.fetch_sessions import (
     FINAL_EPOCH,
     FULL_EPOCH,
     NO_SESSION,
+    OWNED_KEY,
     FetchSession,
     PartitionKey,
+    SessionPartition,
     TopicKey,
 )
-from ottla.broker.network.waiting import ParkedFetch, ReadPlace, SharedReads
+from ottla.broker.network.leader_hints import FETCH_VERSION as HINTS_VERSION
+from ottla.broker.network.leader_hints import LeaderHints
+from ottla.broker.network.waiting import EachPartition, ParkedFetch, ReadPlace, SharedReads
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
 from ottla.broker.storage.partition import Partition
@@ -77,6 +82,7 @@ class Fetch:
         "_context",
         "_deferred",
         "_is_follower_enough",
+        "_known",
         "_partitions",
         "_request",
         "_services",
@@ -93,14 +99,17 @@ class Fetch:
         self._bytes_max = min(request.max_bytes, services.config.fetch_max_bytes)
         self._session: FetchSession | None = None
         self._uses_session = False
+        # What is looked at; with a session, only what has changed since it was told.
         self._asked: list[tuple[TopicKey, FetchPartition]] = []
+        self._known: list[SessionPartition] = []
         self._partitions: list[Partition | OttlaError] = []
         self._deferred: Deferred[FetchResponse] | None = None
 
     def start(self) -> Deferred[FetchResponse] | FetchResponse:
         self._resolve_session()
-        self._asked = list(self._all_asked())
-        self._partitions = [self._find(topic, asked.partition) for topic, asked in self._asked]
+        if self._session is None:
+            self._asked = list(self._named())
+        self._look_up()
         answers, byte_count, is_cold, must_answer = self._read_all(cached_only=True)
         if is_cold:
             return self._in_thread()
@@ -109,7 +118,8 @@ class Fetch:
             must_answer
             or byte_count >= request.min_bytes
             or request.max_wait_ms <= 0
-            or not self._asked
+            or not (self._asked if self._session is None else self._session.partitions)
+            or self._must_tell(answers)
         ):
             return self._respond(answers)
         return self._park(request.min_bytes - byte_count)
@@ -118,15 +128,20 @@ class Fetch:
 
     def _resolve_session(self) -> None:
         request, sessions = self._request, self._services.fetch_sessions
+        if request.session_id == NO_SESSION and request.session_epoch == FINAL_EPOCH:
+            return
+        owned = self._context.memory.setdefault(OWNED_KEY, {})
         if request.session_epoch in (FULL_EPOCH, FINAL_EPOCH):
             if request.session_id != NO_SESSION:
                 sessions.close(request.session_id)
             if request.session_epoch == FULL_EPOCH:
-                self._session = sessions.open(self._by_id)
+                self._session = sessions.open(self._by_id, owned, of_replica=self.IS_REPLICA)
                 if self._session is not None:
                     self._session.update(self._named(), ())
             return
-        session = sessions.resume(request.session_id, request.session_epoch)
+        session = sessions.resume(
+            request.session_id, request.session_epoch, owned, of_replica=self.IS_REPLICA
+        )
         if session.uses_topic_ids != self._by_id:
             sessions.close(session.id)
             raise FetchSessionTopicIdError("a fetch session cannot change to or from topic ids")
@@ -146,12 +161,17 @@ class Fetch:
             for partition in topic.partitions:
                 yield key, partition
 
-    def _all_asked(self) -> Iterable[tuple[TopicKey, FetchPartition]]:
-        if self._session is None:
-            return self._named()
-        return [(key[0], known.asked) for key, known in self._session.partitions.items()]
-
     # --------------------------------------------------------------------------------- reading
+
+    def _look_up(self) -> None:
+        """Finds the partitions, as they are now."""
+        session = self._session
+        if session is not None:
+            self._known = list(session.changed)
+            self._asked = [(known.key[0], known.asked) for known in self._known]
+        self._partitions = [self._find(topic, asked.partition) for topic, asked in self._asked]
+        for known, found in zip(self._known, self._partitions, strict=session is not None):
+            known.watch(found if isinstance(found, Partition) else None)
 
     def _find(self, topic: TopicKey, index: int) -> Partition | OttlaError:
         if isinstance(topic, bytes):
@@ -252,39 +272,43 @@ class Fetch:
     def _readable_to(self, partition: Partition) -> int:
         return partition.high_watermark.offset
 
+    def _must_tell(self, answers: list[PartitionData]) -> bool:
+        """Whether there is something other than records that cannot wait for them."""
+        return False
+
     # ------------------------------------------------------------------------------- answering
 
     def _park(self, missing_bytes: int) -> Deferred[FetchResponse]:
         self._deferred = Deferred()
-        waiting: list[Partition] = []
-        ahead: dict[Partition, int] = {}
-        for (_, asked), found in zip(self._asked, self._partitions, strict=True):
-            if isinstance(found, Partition):
-                waiting.append(found)
-                if asked.fetch_offset > self._readable_to(found):
-                    ahead[found] = asked.fetch_offset
+        found = [each for each in self._partitions if isinstance(each, Partition)]
+        ahead = {
+            partition: asked.fetch_offset
+            for (_, asked), partition in zip(self._asked, self._partitions, strict=True)
+            if isinstance(partition, Partition)
+            and asked.fetch_offset > self._readable_to(partition)
+        }
         parked = ParkedFetch(
             self._services.parking,
-            waiting,
+            self._session or EachPartition(found, of_replica=self.IS_REPLICA),
             missing_bytes,
             self._request.max_wait_ms / 1000,
             self._complete,
             ahead,
             self._count_missing,
-            of_replica=self.IS_REPLICA,
         )
         self._deferred.when_abandoned(parked.leave)
         return self._deferred
 
     def _count_missing(self, reads: SharedReads) -> int:
         """How many bytes it waits for still; none when it has to answer for another reason."""
+        self._look_up()
         _, byte_count, is_cold, must_answer = self._read_all(cached_only=True, reads=reads)
         return 0 if is_cold or must_answer else self._request.min_bytes - byte_count
 
     def _complete(self, reads: SharedReads) -> None:
         assert self._deferred is not None
         try:
-            self._partitions = [self._find(topic, asked.partition) for topic, asked in self._asked]
+            self._look_up()
             answers, _, is_cold, _ = self._read_all(cached_only=True, reads=reads)
             if is_cold:
                 self._in_thread()
@@ -308,23 +332,25 @@ class Fetch:
             if error is not None:
                 deferred.resolve(error_response(self._request, error))  # type: ignore[arg-type]
             else:
-                deferred.resolve(self._respond(finished.result()[0]))
+                deferred.resolve(self._respond(finished.result()[0], is_fresh=False))
 
         future.add_done_callback(done)
         return deferred
 
-    def _respond(self, answers: list[PartitionData]) -> FetchResponse:
+    def _respond(self, answers: list[PartitionData], *, is_fresh: bool = True) -> FetchResponse:
+        """What is not fresh was read while things went on: it settles nothing."""
         session = self._session
         response = FetchResponse(session_id=session.id if session is not None else NO_SESSION)
         topics: dict[TopicKey, FetchableTopicResponse] = {}
         memory = self._context.memory
-        for (topic, asked), partition, answer in zip(
-            self._asked, self._partitions, answers, strict=True
-        ):
+        for at, answer in enumerate(answers):
+            (topic, asked), partition = self._asked[at], self._partitions[at]
+            is_settled = False
             if isinstance(partition, Partition):
                 self._count(partition, asked, answer, memory)
+                is_settled = is_fresh and self._is_settled(partition, asked, answer)
             if session is not None:
-                is_news = session.worth_telling((topic, asked.partition), answer)
+                is_news = session.told(self._known[at], answer, is_settled=is_settled)
                 if self._uses_session and not is_news:
                     continue
             answered = topics.get(topic)
@@ -336,7 +362,26 @@ class Fetch:
                 )
                 response.responses.append(answered)
             answered.partitions.append(answer)
+            if answer.error_code and self._context.version >= HINTS_VERSION:
+                self._name_leader(topic, answer, response)
         return response
+
+    def _name_leader(self, topic: TopicKey, answer: PartitionData, response: FetchResponse) -> None:
+        metadata = self._services.metadata
+        known = metadata.image.topics_by_id.get(topic) if isinstance(topic, bytes) else None
+        if known is not None:
+            LeaderHints(metadata, self._context.listener).in_fetch(known.name, answer, response)
+
+    def _is_settled(
+        self, partition: Partition, asked: FetchPartition, answer: PartitionData
+    ) -> bool:
+        """Whether the client is at the end of what it may read, and is told so."""
+        return (
+            asked.fetch_offset == self._readable_to(partition)
+            and not answer.records
+            and answer.error_code == 0
+            and answer.diverging_epoch.end_offset < 0
+        )
 
     def _count(
         self,

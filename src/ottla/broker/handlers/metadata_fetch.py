@@ -142,6 +142,9 @@ class MetadataFetch:
     def arrived(self, partition: object, byte_count: int) -> None:
         self.wake()
 
+    def has_news(self, partition: object) -> None:
+        """It hears of commits otherwise."""
+
     def went_back(self, partition: object) -> None:
         self.wake()
 

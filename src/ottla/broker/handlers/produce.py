@@ -16,6 +16,7 @@ from typing import Final, TypeAlias
 
 from ottla.broker.control.topic_creation import ensure_topic
 from ottla.broker.deferred import Deferred
+from ottla.broker.network.leader_hints import LeaderHints
 from ottla.broker.network.waiting import PendingProduce, answer_with
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
@@ -26,7 +27,6 @@ from ottla.errors import (
     InvalidRequest,
     InvalidRequiredAcks,
     InvalidTopicName,
-    NotLeader,
     OttlaError,
     RequestTimedOut,
     TransactionsNotSupported,
@@ -36,8 +36,6 @@ from ottla.errors import (
 from ottla.types import ADMIN_CLIENT_ID, INTERNAL_TOPICS, METADATA_TOPIC
 from ottla.wire.compression import Compression
 from ottla.wire.messages.produce import (
-    LeaderIdAndEpoch,
-    NodeEndpoint,
     PartitionProduceData,
     PartitionProduceResponse,
     ProduceRequest,
@@ -215,7 +213,8 @@ def _append(
     now_ms = services.clock.wall_ms()
     named = 0
     response = ProduceResponse()
-    pending = PendingProduce(response, services.deadlines)
+    hints = LeaderHints(services.metadata, context.listener)
+    pending = PendingProduce(response, services.deadlines, hints)
     for topic in request.topic_data:
         partitions = services.partitions.in_topic(topic.name)
         answers: list[PartitionProduceResponse] = []
@@ -239,8 +238,7 @@ def _append(
                 )
             except (OttlaError, OSError) as error:
                 answer_with(error, answer)
-                if isinstance(error, NotLeader):
-                    _name_leader(services, context, topic.name, answer, response)
+                hints.in_produce(topic.name, answer, response)
                 if partition is not None:
                     partition.note_refused(data.records, now_ms)
                 named += len(answer.record_errors)
@@ -251,24 +249,6 @@ def _append(
             else:
                 pending.waits.append((partition, end_offset, answer))
     return _wait(pending, response, request)
-
-
-def _name_leader(
-    services: Services,
-    context: RequestContext,
-    topic: str,
-    answer: PartitionProduceResponse,
-    response: ProduceResponse,
-) -> None:
-    """Spares the client a question for metadata."""
-    known = services.metadata.known_leader(topic, answer.index, context.listener)
-    if known is None:
-        return
-    partition, broker, endpoint = known
-    answer.current_leader = LeaderIdAndEpoch(broker.id, partition.leader_epoch)
-    if all(named.node_id != broker.id for named in response.node_endpoints):
-        where = NodeEndpoint(broker.id, endpoint.host, endpoint.port, broker.rack)
-        response.node_endpoints.append(where)
 
 
 def _append_one(

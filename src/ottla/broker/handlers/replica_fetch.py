@@ -89,4 +89,16 @@ class ReplicaFetch(Fetch):
         return self._fill(place, answer, partition.read_uncommitted, cached_only, reads)
 
     def _readable_to(self, partition: Partition) -> int:
-        return partition.end_offset
+        return partition.written_offset
+
+    def _must_tell(self, answers: list[PartitionData]) -> bool:
+        """Where consumers read from followers, these hear at once what is committed."""
+        session = self._session
+        return (
+            session is not None
+            and session.tells_at_once
+            and any(
+                known.high_watermark < answer.high_watermark
+                for known, answer in zip(self._known, answers, strict=True)
+            )
+        )

@@ -118,7 +118,8 @@ class Connections:
         self.outbox = outbox
         self.read_buffer = memoryview(bytearray(READ_BUFFER_BYTES))
         # Told what a connection that is gone has remembered.
-        self.on_lost: Callable[[dict[Any, Any]], None] = _ignore
+        # Who is told what was remembered of a connection that is gone.
+        self.on_lost: tuple[Callable[[dict[Any, Any]], None], ...] = ()
         self.connections: dict[Connection, None] = {}
         self.bytes_in_flight = 0
         self.half_frame_bytes = 0
@@ -208,7 +209,6 @@ class Connection(asyncio.BufferedProtocol):
         "_last_active_s",
         "_leftover",
         "_memory",
-        "_name",
         "_outgoing",
         "_port",
         "_router",
@@ -218,13 +218,14 @@ class Connection(asyncio.BufferedProtocol):
         "_transport",
         "_wanted",
         "exchanges",
+        "listener",
         "peer",
         "shape",
     )
 
     def __init__(self, shared: Connections, name: str, router: Router) -> None:
         self._shared = shared
-        self._name = name
+        self.listener = name
         self._router = router
         self._transport: asyncio.Transport | None = None
         self.peer = "?"
@@ -271,7 +272,8 @@ class Connection(asyncio.BufferedProtocol):
         shared = self._shared
         shared.forget(self)
         if self._memory:
-            shared.on_lost(self._memory)
+            for tell in shared.on_lost:
+                tell(self._memory)
         for exchange in self.exchanges:
             exchange.abandon()
         self.exchanges.clear()
@@ -463,7 +465,7 @@ class Connection(asyncio.BufferedProtocol):
             head, route = router.find(view)
             if self._client_id is None:
                 self._client_id = head.client_id
-            outcome = router.call(route, head, view, self.peer, self._name, self._memory)
+            outcome = router.call(route, head, view, self.peer, self.listener, self._memory)
         except CloseConnection as error:
             self._client_id = self._client_id or error.client_id
             self.drop(str(error))
@@ -571,7 +573,3 @@ class Connection(asyncio.BufferedProtocol):
             self._transport.write(chunks[0])
         else:
             self._transport.writelines(chunks)
-
-
-def _ignore(memory: dict[Any, Any]) -> None:
-    """Nobody asks."""

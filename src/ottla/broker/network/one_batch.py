@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.network.exchange import Exchange
+from ottla.broker.network.leader_hints import LeaderHints
 from ottla.broker.network.waiting import answer_with
 from ottla.broker.storage.partitions import NO_PARTITIONS
 from ottla.errors import OttlaError, RequestTimedOut
@@ -85,7 +86,11 @@ class OneBatchExchange(Exchange):
         is_flexible = version >= FLEXIBLE_VERSION
         (correlation_id,) = _CORRELATION.unpack_from(reply, CORRELATION_AT)
         response = decode(ProduceResponse, reply, version, REPLY_BODY_AT + is_flexible)
-        answer_with(self._failure, response.responses[0].partition_responses[0])
+        answer = response.responses[0].partition_responses[0]
+        answer_with(self._failure, answer)
+        if self._connection is not None:
+            hints = LeaderHints(self._produces.metadata, self._connection.listener)
+            hints.in_produce(self._shape.topic, answer, response)
         return frame_reply(correlation_id, is_flexible, response, version)
 
     def expire_after(self, seconds: float) -> None:
@@ -120,6 +125,7 @@ class OneBatchProduces:
     ) -> None:
         self.metrics = metrics
         self.deadlines = services.deadlines
+        self.metadata = services.metadata
         self._services = services
         self._partitions = services.partitions
         self._clock = services.clock

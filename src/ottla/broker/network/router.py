@@ -22,6 +22,7 @@ from ottla.wire.framing import RequestHead, frame_reply, read_head
 from ottla.wire.schema import Message
 
 if TYPE_CHECKING:
+    from ottla.broker.control.metadata import MetadataCache
     from ottla.broker.network.one_batch import OneBatchProduces
     from ottla.broker.network.waiting import Deadlines
     from ottla.broker.storage.partitions import Partitions
@@ -188,6 +189,7 @@ class HandedServices(ForwardingServices, Protocol):
     """What the router itself needs of that which handlers are given."""
 
     clock: Clock
+    metadata: MetadataCache
     partitions: Partitions
     deadlines: Deadlines
     metrics: Metrics

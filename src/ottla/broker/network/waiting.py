@@ -18,6 +18,7 @@ from ottla.wire.messages.produce import (
 from ottla.wire.schema import Buffer
 
 if TYPE_CHECKING:
+    from ottla.broker.network.leader_hints import LeaderHints
     from ottla.broker.storage.partition import Partition
     from ottla.broker.storage.waiters import EndWaiters
 
@@ -95,11 +96,12 @@ class Deadlines:
 class PendingProduce(Deferred[ProduceResponse]):
     """A produce request of which some partitions are not yet as durable as it asked for."""
 
-    __slots__ = ("_bucket", "_deadlines", "_open", "response", "waits")
+    __slots__ = ("_bucket", "_deadlines", "_hints", "_open", "response", "waits")
 
-    def __init__(self, response: ProduceResponse, deadlines: Deadlines) -> None:
+    def __init__(self, response: ProduceResponse, deadlines: Deadlines, hints: LeaderHints) -> None:
         super().__init__(pipelined=True)
         self.response: ProduceResponse | None = response
+        self._hints = hints
         self.waits: list[tuple[Partition, int, PartitionProduceResponse]] = []
         self._open = 0
         self._deadlines = deadlines
@@ -118,7 +120,14 @@ class PendingProduce(Deferred[ProduceResponse]):
 
     def failed(self, item: PartitionProduceResponse, error: Exception) -> None:
         answer_with(error, item)
+        self._name_leader(item)
         self.succeeded(item)
+
+    def _name_leader(self, item: PartitionProduceResponse) -> None:
+        """Where another node leads by now, the batch is to be sent there."""
+        for partition, _, answer in self.waits:
+            if answer is item and self.response is not None:
+                self._hints.in_produce(partition.name.topic, item, self.response)
 
     def expire(self) -> None:
         """The disk was too slow: what is not committed is answered as timed out."""
@@ -219,6 +228,32 @@ class Parking:
                 logger.exception("a fetch that had waited failed")
 
 
+class FetchSource(Protocol):
+    """From where a parked fetch hears what has arrived."""
+
+    def add_fetch(self, fetch: ParkedFetch) -> None: ...
+
+    def drop_fetch(self, fetch: ParkedFetch) -> None: ...
+
+
+class EachPartition:
+    """Of fetches without a session: all that they ask for."""
+
+    __slots__ = ("_of_replica", "_partitions")
+
+    def __init__(self, partitions: list[Partition], *, of_replica: bool = False) -> None:
+        self._partitions = partitions
+        self._of_replica = of_replica
+
+    def add_fetch(self, fetch: ParkedFetch) -> None:
+        for partition in self._partitions:
+            partition.add_fetch(fetch, of_replica=self._of_replica)
+
+    def drop_fetch(self, fetch: ParkedFetch) -> None:
+        for partition in self._partitions:
+            partition.drop_fetch(fetch)
+
+
 class ParkedFetch:
     """A fetch that waits until enough bytes are committed, or its time is over.
 
@@ -234,30 +269,27 @@ class ParkedFetch:
         "_is_woken",
         "_missing_bytes",
         "_parking",
-        "_partitions",
+        "_source",
     )
 
     def __init__(
         self,
         parking: Parking,
-        partitions: list[Partition],
+        source: FetchSource,
         missing_bytes: int,
         wait_s: float,
         complete: Callable[[SharedReads], None],
         ahead: dict[Partition, int],
         count_missing: Callable[[SharedReads], int],
-        *,
-        of_replica: bool = False,
     ) -> None:
         self._parking = parking
-        self._partitions = partitions
+        self._source = source
         self._missing_bytes = missing_bytes
         self._complete = complete
         self._ahead = ahead
         self._count_missing = count_missing
         self._is_woken = False
-        for partition in partitions:
-            partition.add_fetch(self, of_replica=of_replica)
+        source.add_fetch(self)
         self._bucket = parking.deadlines.add(self, wait_s)
 
     def arrived(self, partition: Partition, byte_count: int) -> None:
@@ -281,6 +313,9 @@ class ParkedFetch:
             if self._missing_bytes <= 0:
                 self.wake()
 
+    def has_news(self, partition: Partition) -> None:
+        """Other than records; it is told when the fetch is answered."""
+
     def went_back(self, partition: Partition) -> None:
         """The log's end is before what was appended: perhaps before the offset as well."""
         if self._ahead.get(partition, 0) > partition.end_offset:
@@ -298,5 +333,4 @@ class ParkedFetch:
     def leave(self) -> None:
         self._is_woken = True
         self._parking.deadlines.forget(self, self._bucket)
-        for partition in self._partitions:
-            partition.drop_fetch(self)
+        self._source.drop_fetch(self)

@@ -328,7 +328,11 @@ class Partition(PartitionReplica):
         is_closed = self.is_retired or self._log.fenced or self._is_cut_under_way
         if is_closed or offset > self._log.end_offset:
             return ()
-        return self._log.delete_before(offset)
+        before = self._log.start_offset
+        gone = self._log.delete_before(offset)
+        if self._log.start_offset != before:
+            self.waiters.have_news(self)
+        return gone
 
     def set_aside(self, segments: Sequence[Segment]) -> list[str]:
         """Blocking: renames files of segments that have left; returns what is to be removed."""

@@ -109,6 +109,7 @@ class PartitionReplica(PartitionWrites):
             self._replicas = known
         else:
             known.decided(replicas, isr, partition_epoch, now_ms)
+            self.waiters.have_news(self)
         self._alone = self._rule is None and known.replicas == {self.node_id}
         written = self._log.written
         if not self._alone and (not self._ends or self._ends[-1].offset < written.offset):

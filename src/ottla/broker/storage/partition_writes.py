@@ -451,6 +451,8 @@ class PartitionWrites:
             if position.segment_base == before.segment_base:
                 arrived = position.bytes_in_segment - before.bytes_in_segment
             waiters.arrived(self, arrived)
+        if waiters.has_replica_fetches:
+            waiters.committed_more(self)
 
     # ---------------------------------------------------------------------- damage, and its cure
 

@@ -27,6 +27,9 @@ class FetchWaiter(Protocol):
     def arrived(self, partition: Any, byte_count: int) -> None:
         """So many bytes more are committed."""
 
+    def has_news(self, partition: Any) -> None:
+        """Its start has moved, or its replicas are others; for one of a replica, its commits."""
+
     def went_back(self, partition: Any) -> None:
         """The log's end is before what was appended."""
 
@@ -125,6 +128,19 @@ class Waiters:
     def arrived(self, partition: PartitionWrites, byte_count: int) -> None:
         for fetch in tuple(self._fetches):
             fetch.arrived(partition, byte_count)
+
+    @property
+    def has_replica_fetches(self) -> bool:
+        return bool(self._replica_fetches)
+
+    def committed_more(self, partition: PartitionWrites) -> None:
+        """Replicas have read it already, and are to know that it is committed."""
+        for fetch in tuple(self._replica_fetches):
+            fetch.has_news(partition)
+
+    def have_news(self, partition: PartitionWrites) -> None:
+        for fetch in (*self._fetches, *self._replica_fetches):
+            fetch.has_news(partition)
 
     def went_back(self, partition: PartitionWrites) -> None:
         for fetch in (*self._fetches, *self._replica_fetches):
