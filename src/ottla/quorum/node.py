@@ -114,6 +114,15 @@ class Node:
         least = self.times.election_timeout_ms
         return least + self.random.below(max(least, 1))
 
+    def first_timeout_ms(self) -> int:
+        """After a start. Where nobody has led yet, as far as we know, it need not be long: others
+        that know of a leader refuse their pre-votes.
+        """
+        least = self.times.first_election_ms
+        if least is None or self.epoch or self.vote is not None or self.log.end_offset:
+            return self.election_timeout_ms()
+        return least + self.random.below(max(least, 1))
+
     # The moves. Each leaves nothing of the role before it.
 
     def _become(self, role: Role, epoch: int, leader_id: NodeId, timeout_ms: int | None) -> None:

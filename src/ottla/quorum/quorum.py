@@ -101,7 +101,7 @@ def _start(node: Node, _event: Started) -> None:
     if state.voted_id != NO_NODE:
         node.vote = ReplicaKey(state.voted_id, state.voted_directory_id)
         node.role = Role.VOTED
-    node.deadline_ms = node.now_ms + node.election_timeout_ms()
+    node.deadline_ms = node.now_ms + node.first_timeout_ms()
     if node.log.last_epoch > node.epoch:
         node.become_unattached(node.log.last_epoch)
     elif state.leader_id == node.own.key.id:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Final
 
 from ottla.config import BrokerConfig
+
+FIRST_ELECTION_SHARE: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +17,8 @@ class Times:
     election_backoff_max_ms: int = 1000
     request_timeout_ms: int = 2000
     retry_backoff_ms: int = 20
+    # A voter of a new quorum stands after so long, and up to as long again; None: as always.
+    first_election_ms: int | None = None
 
     @staticmethod
     def from_config(config: BrokerConfig) -> Times:
@@ -23,6 +28,7 @@ class Times:
             election_backoff_max_ms=config.controller_quorum_election_backoff_max_ms,
             request_timeout_ms=config.controller_quorum_request_timeout_ms,
             retry_backoff_ms=config.controller_quorum_retry_backoff_ms,
+            first_election_ms=config.controller_quorum_election_timeout_ms // FIRST_ELECTION_SHARE,
         )
 
     @property

@@ -51,11 +51,12 @@ class Stage:
         end: int = 0,
         last_epoch: int = 0,
         can_change: bool = True,
+        times: Times = TIMES,
     ) -> None:
         history = VoterHistory(voters, can_change=can_change)
         self.now_ms = 1000
         self.log = LogEnd(Offset(end), last_epoch, Offset(end))
-        self.quorum = Quorum(own, "c", history, state or QuorumState(), TIMES, Fixed())
+        self.quorum = Quorum(own, "c", history, state or QuorumState(), times, Fixed())
 
     def tell(self, event: on.Event) -> list[do.Decision]:
         """What the node decides, without the times at which it wants to be woken."""

@@ -10,6 +10,7 @@ from ottla.quorum import events as on
 from ottla.quorum.node import BrokenQuorum
 from ottla.quorum.roles import Role
 from ottla.quorum.state import QuorumState
+from ottla.quorum.times import Times
 from ottla.quorum.voters import ReplicaKey
 from ottla.types import NO_NODE, NodeId, Offset
 from unit.quorum.stage import TIMES, Stage, key, kinds, only, voter, voter_set
@@ -56,6 +57,19 @@ def test_election_goes_from_the_question_over_the_vote_to_the_lead() -> None:
     assert kinds(won[:2]) == [do.Save, do.Lead]
     assert only(do.Lead, won).granting == (key(1), key(2))
     assert do.AnnounceEpoch(key(3), 1) in won
+
+
+def test_the_first_election_of_a_quorum_comes_soon_and_later_ones_do_not() -> None:
+    soon = Times(first_election_ms=100)
+    new = Stage(voter(1), THREE, times=soon)
+    new.start()
+    assert kinds(new.wait(99)) == []
+    assert kinds(new.wait(1)) == [do.AskVote, do.AskVote, do.Hold]
+    voted = QuorumState(voted_id=NodeId(2), voted_directory_id=key(2).directory_id)
+    for state, end in ((voted, 0), (QuorumState(leader_epoch=3), 0), (QuorumState(), 5)):
+        known = Stage(voter(1), THREE, state, end=end, times=soon)
+        known.start()
+        assert kinds(known.wait(soon.election_timeout_ms - 1)) == []
 
 
 def test_pre_vote_raises_no_epoch_and_leaves_nothing_to_be_saved() -> None:
