@@ -8,6 +8,8 @@ STAMP   := $(VENV)/.installed
 WORKERS ?= 2
 SIM_ROUNDS ?= 2000
 SIM_SEED   ?= 1
+SEEDS      ?= 1000
+TROUBLES   ?= 40
 SOAK_KILLS   ?= 20
 SOAK_MINUTES ?= 5
 SOAK_SEED    ?= 1
@@ -17,7 +19,7 @@ BENCH_PYTHON ?= $(BIN)/python
 PYTEST  := $(BIN)/pytest -n $(WORKERS) -rs
 
 .DEFAULT_GOAL := help
-.PHONY: help install system run tour demo test quick lint format unit scenarios cuts sim clients compat spark soak delta bench bench-peers bench-spark docs dist clean
+.PHONY: help install system run tour demo test quick lint format unit scenarios cuts troubles sim clients compat spark soak delta bench bench-peers bench-spark docs dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -74,7 +76,11 @@ scenarios: install ## the whole broker in a process of its own
 cuts: install ## a hundred power cuts of a whole broker, and as many on disks in other trouble
 	$(PYTEST) tests/sim
 
-sim: install ## thousands of them: SIM_ROUNDS power cuts of a broker and lives of a log from SIM_SEED on
+troubles: install ## clusters in trouble, in virtual time: TROUBLES seeds
+	$(BIN)/python -m ottla.testing.sim --seeds $(TROUBLES) --workers $(WORKERS)
+
+sim: install ## thousands: SEEDS clusters in trouble, SIM_ROUNDS power cuts of a broker and lives of a log, from SIM_SEED on
+	$(BIN)/python -m ottla.testing.sim --seed $(SIM_SEED) --seeds $(SEEDS) --workers $(WORKERS)
 	SIM_ROUNDS=$(SIM_ROUNDS) SIM_SEED=$(SIM_SEED) $(PYTEST) tests/sim tests/unit/log/test_crash_points.py
 
 clients: install ## real Kafka clients in Python, Java, Go, JavaScript and C

@@ -23,6 +23,7 @@ from unittest.mock import patch
 
 HERE = Path(__file__).resolve().parent.parent
 SEEDS_MAX = 100
+SECONDS = 25.0
 PROCESSES = ("kill", "kill-several", "power-cut", "power-cut-several", "pause", "stop")
 NETWORK = ("cut", "cut-one-way", "isolate", "deafen", "slow-link", "lossy-link", "reset")
 POWER = ("power-cut", "power-cut-several")
@@ -33,6 +34,14 @@ class Mutant(NamedTuple):
     # The kinds of trouble that are to find it.
     kinds: Sequence[str]
     apply: Callable[[ExitStack], None]
+
+
+def _both(*changes: Callable[[ExitStack], None]) -> Callable[[ExitStack], None]:
+    def apply(stack: ExitStack) -> None:
+        for change in changes:
+            change(stack)
+
+    return apply
 
 
 def _counted_unsynced(_: Any) -> Any:
@@ -81,9 +90,9 @@ def _no_pre_vote(stack: ExitStack) -> None:
             stack.enter_context(patch.dict(table, changed))
 
 
-def _cut_by_high_watermark(follow: Any) -> Any:
+def _cut_by_high_watermark(begin_anew: Any) -> Any:
     def mutant(self: Any, partition: Any) -> None:
-        follow(self, partition)
+        begin_anew(self, partition)
         copy = self._copies[partition.topic_id, partition.index]
         end = partition.high_watermark.offset
         if not copy.is_busy and partition.end_offset > end:
@@ -164,14 +173,17 @@ def mutants() -> tuple[Mutant, ...]:
         Mutant(
             "an unsynced fetch counted",
             POWER,
-            replaced(f"{fetcher}:until_durable", _counted_unsynced),
+            _both(
+                replaced(f"{fetcher}:until_durable", _counted_unsynced),
+                replaced(f"{replica}.is_all_durable", lambda _: property(lambda self: True)),
+            ),
         ),
         Mutant("a vote before its sync", POWER, _hasty_vote),
         Mutant("no pre-vote", NETWORK, _no_pre_vote),
         Mutant(
             "truncation by high watermark",
             PROCESSES,
-            replaced(f"{fetcher}:Fetcher.follow", _cut_by_high_watermark),
+            replaced(f"{fetcher}:Fetcher.begin_anew", _cut_by_high_watermark),
         ),
         Mutant(
             "election outside the ISR",
@@ -215,7 +227,7 @@ def seeds_until_found(mutant: Mutant, first: int, seeds_max: int) -> tuple[int |
     with ExitStack() as stack:
         mutant.apply(stack)
         for seed in range(first, first + seeds_max):
-            failure = run_seed(seed, kinds=mutant.kinds).failure
+            failure = run_seed(seed, kinds=mutant.kinds, seconds=SECONDS).failure
             if failure is not None:
                 return seed - first + 1, failure
     return None, ""

@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from functools import partial
@@ -23,6 +24,7 @@ from ottla.testing.sim.troubles import KINDS
 # Objects of a world hang together in circles; a process that has run many gives them back.
 SEEDS_PER_PROCESS: Final = 25
 FAILURES_MAX: Final = 10
+STEPS_TOLD: Final = 10
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -31,9 +33,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # The order of sets of strings is chance that no seed knows of.
         command = [sys.executable, "-m", "ottla.testing.sim", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
+    before = logging.root.manager.disable
+    # What brokers in trouble say is part of a story, and otherwise noise.
     logging.disable(logging.NOTSET if options.trace else logging.CRITICAL)
-    if options.trace:
-        return _tell(_runner(options)(options.seed, tracing=True))
+    try:
+        if options.trace:
+            return _tell(_runner(options)(options.seed, tracing=True))
+        return _run_all(options)
+    finally:
+        logging.disable(before)
+
+
+def _run_all(options: argparse.Namespace) -> int:
+    began_s = time.monotonic()
     seeds = range(options.seed, options.seed + options.seeds)
     reports: list[Report] = []
     failures: list[Report] = []
@@ -41,13 +53,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         reports.append(report)
         if report.failure is not None:
             failures.append(report)
-            print(
-                f"seed {report.seed}: {report.failure}\n  {_replay(report.seed, options)}",
-                flush=True,
-            )
+            replay = _replay(report.seed, options)
+            print(f"seed {report.seed}: {report.failure}\n  {replay}", flush=True)
             if len(failures) >= options.failures_max:
                 break
-    _sum_up(reports, failures, as_json=options.json)
+    if options.json:
+        _tell_figures(reports)
+    elif reports:
+        _sum_up(reports, failures, time.monotonic() - began_s)
     return 1 if failures else 0
 
 
@@ -108,9 +121,18 @@ def _run(seeds: range, options: argparse.Namespace) -> Iterator[Report]:
 
 
 def _with_progress(reports: Iterator[Report], count: int) -> Iterator[Report]:
-    if count == 1 or not sys.stderr.isatty():
+    if count == 1:
         yield from reports
-        return
+    elif sys.stderr.isatty():
+        yield from _with_bar(reports, count)
+    else:
+        for number, report in enumerate(reports, 1):
+            if number % (count // STEPS_TOLD or 1) == 0:
+                print(f"{number} of {count} seeds", file=sys.stderr, flush=True)
+            yield report
+
+
+def _with_bar(reports: Iterator[Report], count: int) -> Iterator[Report]:
     from rich.console import Console
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
@@ -131,27 +153,31 @@ def _replay(seed: int, options: argparse.Namespace) -> str:
 
 def _tell(report: Report) -> int:
     print("\n".join((*report.plan, *report.story)))
-    _sum_up([report], [report] if report.failure else [], as_json=False)
+    _sum_up([report], [report] if report.failure else [], report.cpu_s)
     if report.failure is not None:
         print(f"seed {report.seed}: {report.failure}")
     return 1 if report.failure is not None else 0
 
 
-def _sum_up(reports: list[Report], failures: list[Report], *, as_json: bool) -> None:
-    if as_json:
-        for report in sorted(reports, key=lambda report: report.seed):
-            print(json.dumps(report.figures()))
-        return
+def _tell_figures(reports: list[Report]) -> None:
+    for report in sorted(reports, key=lambda report: report.seed):
+        print(json.dumps(report.figures()))
+
+
+def _sum_up(reports: list[Report], failures: list[Report], wall_s: float) -> None:
     virtual_s = sum(report.virtual_s for report in reports)
-    real_s = sum(report.real_s for report in reports)
+    cpu_s = sum(report.cpu_s for report in reports) or 1.0
+    pause_s = max(report.longest_pause_s for report in reports)
     print(
-        f"{len(reports)} seeds, {len(failures)} failed: "
-        f"{sum(report.messages_acknowledged for report in reports)} messages acknowledged, "
+        f"longest pause {pause_s:.1f} s, {sum(report.elections for report in reports)} elections, "
+        f"{virtual_s / 60:.1f} virtual minutes in {cpu_s / 60:.1f} of CPU ({virtual_s / cpu_s:.0f} "
+        "times as fast)"
+    )
+    # In the form of pytest's last line, which scripts/parts.py reads.
+    print(
+        f"{len(reports)} seeds, {len(failures)} failed, "
         f"{sum(report.troubles for report in reports)} troubles, "
-        f"{sum(report.elections for report in reports)} elections, longest pause "
-        f"{max((report.longest_pause_s for report in reports), default=0):.1f} s, "
-        f"{virtual_s / 60:.1f} virtual minutes in {real_s / 60:.1f} of CPU "
-        f"({virtual_s / real_s if real_s else 0:.1f} x)"
+        f"{sum(report.messages_acknowledged for report in reports)} messages in {wall_s:.1f}s"
     )
 
 

@@ -81,8 +81,8 @@ class Report:
     longest_pause_s: float = 0.0
     rest_s: float = 0.0
     virtual_s: float = 0.0
-    # Of CPU, since others may be at work beside it.
-    real_s: float = 0.0
+    # Of CPU: others may be at work beside it.
+    cpu_s: float = 0.0
     digest: str = ""
     plan: list[str] = field(default_factory=list)
     story: list[str] = field(default_factory=list)
@@ -126,7 +126,7 @@ def run_seed(
         report.digest = run.history.digest
         report.messages_acknowledged = run.history.messages_acknowledged
         report.elections = run.history.elections
-    report.real_s = time.process_time() - began_s
+    report.cpu_s = time.process_time() - began_s
     return report
 
 
