@@ -142,7 +142,7 @@ class Fetcher:
         if self._copies.get(copy.place) is not copy or not copy.is_current:
             return
         durable = until_durable(partition)
-        if not durable.done():
+        if not durable.done() or durable.exception() is not None:
             self._work(copy, durable)
             return
         self._session.want(
@@ -237,13 +237,10 @@ class Fetcher:
         syncs = {until_durable(copy.partition): copy for copy in appended}
         _, late = await asyncio.wait(syncs, timeout=PATIENCE_S)
         for sync, copy in syncs.items():
-            if sync in late:
+            if sync in late or sync.exception() is not None:
                 self._work(copy, sync)
-                continue
-            error = sync.exception()
-            if error is not None:
-                logger.warning("%s cannot follow: %s", copy.partition.name, error)
-            self._resume(copy)
+            else:
+                self._resume(copy)
 
     def _take_one(self, connection: Connection, copy: Copy, data: PartitionData) -> bool:
         """Whether something was appended, which has to be synced."""
