@@ -168,6 +168,10 @@ class NotEnoughReplicas(OttlaError):
     """Fewer replicas are in sync than acks=all needs."""
 
 
+class NotEnoughReplicasAfterAppend(OttlaError):
+    """They became too few while the batch waited for them: it is in the log and not committed."""
+
+
 class FencedLeaderEpoch(OttlaError): ...
 
 
@@ -308,6 +312,7 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     LeaderNotAvailable: ErrorCode.LEADER_NOT_AVAILABLE,
     NotLeader: ErrorCode.NOT_LEADER_OR_FOLLOWER,
     NotEnoughReplicas: ErrorCode.NOT_ENOUGH_REPLICAS,
+    NotEnoughReplicasAfterAppend: ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
     FencedLeaderEpoch: ErrorCode.FENCED_LEADER_EPOCH,
     UnknownLeaderEpoch: ErrorCode.UNKNOWN_LEADER_EPOCH,
     RequestTimedOut: ErrorCode.REQUEST_TIMED_OUT,

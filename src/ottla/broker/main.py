@@ -265,7 +265,12 @@ class Broker:
         self._partitions = Partitions(self._controller.partition, self._metadata.absence_of)
         self._departures = Departures(self._loop, self._io, self._disk, self._random)
         self._repairs = Repairs(
-            self._loop, self._clock, self._partitions, self._renew_epoch, self._healed
+            self._loop,
+            self._clock,
+            self._partitions,
+            lambda partitions: self._replication.handover.give_up(partitions),
+            self._quorum.resign,
+            self._healed,
         )
         self._checkpoints = Checkpoints(
             self._loop,
@@ -359,7 +364,7 @@ class Broker:
             parking=Parking(self._loop, deadlines),
             opening=Opening(self._threads),
             metrics=self._metrics,
-            on_joining=self._replication.in_sync.notice,
+            on_misplaced=self._replication.in_sync.notice,
         )
         services.groups.attach(services)
         self._services = services
@@ -425,24 +430,11 @@ class Broker:
 
     # ------------------------------------------------------------------------ data directories
 
-    async def _renew_epoch(self, partition: Partition) -> None:
-        """Returns when this node leads the partition under a new epoch, or leads it no more."""
-        if partition is self._controller.partition:
-            await self._quorum.resign()
-        else:
-            await self._renew_leading(partition)
-
-    async def _renew_leading(self, partition: Partition) -> None:
-        place = (partition.topic_id, partition.index)
-        await self._controller.submit(
-            lambda machine, now, ticket: machine.renew_leader_epoch(
-                self.config.node_id, *place, now, ticket
-            )
-        )
-
     def _healed(self, partition: Partition) -> None:
         if partition is self._controller.partition:
             self._quorum.log_renewed()
+        else:
+            self._replication.followers.log_renewed(partition)
 
     def _take_offline(self, store: Store, error: OSError) -> None:
         """A directory's disk has failed. Without the metadata's, or any, there is no broker."""

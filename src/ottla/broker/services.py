@@ -58,6 +58,6 @@ class Services:
     parking: Parking
     opening: Opening
     metrics: Metrics
-    # A follower has come far enough to be in sync: the controller is to be asked.
-    on_joining: Callable[[Partition], None]
+    # A follower should be in sync, or no more: the controller is to be asked.
+    on_misplaced: Callable[[Partition], None]
     router: Router = field(init=False)

@@ -67,17 +67,6 @@ def raise_leader_epochs(
     return records, None
 
 
-def renew_leader_epoch(
-    image: MetadataImage, node_id: int, topic_id: TopicId, index: int
-) -> list[PartitionChangeRecord]:
-    """A new epoch for one partition; nothing if it is gone or this node does not lead it."""
-    topic = image.topics_by_id.get(topic_id)
-    partition = topic.partitions.get(index) if topic is not None else None
-    if partition is None or partition.leader != node_id:
-        return []
-    return [PartitionChangeRecord(partition_id=index, topic_id=topic_id, leader=node_id)]
-
-
 def _leaders(
     image: MetadataImage, node_id: int, after: Cursor
 ) -> Iterator[tuple[TopicId, int, int]]:

@@ -30,7 +30,7 @@ from ottla.config import BrokerConfig
 from ottla.errors import ErrorCode, OttlaError, TopicExists, code_of
 from ottla.machine import Decision, Ticket
 from ottla.ports import Random
-from ottla.types import NO_TOPIC_ID, Now, ProducerId, TopicId
+from ottla.types import NO_TOPIC_ID, Now, ProducerId
 from ottla.wire.messages import alter_configs as legacy
 from ottla.wire.messages import incremental_alter_configs as incremental
 from ottla.wire.messages.allocate_producer_ids import (
@@ -379,13 +379,6 @@ class Controller:
         """Answers with the cursor to go on from, or None when all is done."""
         records, cursor = brokers.raise_leader_epochs(self.image, node_id, after)
         return _decision([*records], ticket, cursor)
-
-    def renew_leader_epoch(
-        self, node_id: int, topic_id: TopicId, index: int, now: Now, ticket: Ticket
-    ) -> Decision[Message]:
-        """A leader has cut its log; answers with how many records that made."""
-        records = brokers.renew_leader_epoch(self.image, node_id, topic_id, index)
-        return _decision([*records], ticket, len(records))
 
     def assign_directories(
         self,

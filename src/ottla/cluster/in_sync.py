@@ -73,6 +73,8 @@ def _altered(
         raise UnknownTopicId("There is no topic with this id.")
     partition = _checked(rules.image, node_id, topic, wanted)
     isr = _named(wanted)
+    if all(member.broker_id != node_id for member in isr):
+        return _given_up(rules, standing, place, partition, isr)
     _check_isr(rules.image, partition, isr, wanted.leader_recovery_state)
     record = changed(
         topic_id,
@@ -91,6 +93,41 @@ def _altered(
         error = NewLeaderElected(f"{topic.name}-{index} is led by {after.leader} from now on.")
         return record, _refused(index, error)
     return record, _answer(index, after)
+
+
+def _given_up(
+    rules: Rules,
+    standing: Standing,
+    place: tuple[bytes, int],
+    partition: PartitionImage,
+    isr: Sequence[BrokerState],
+) -> tuple[PartitionChangeRecord, PartitionResult]:
+    """A leader that leaves itself out cannot go on under its epoch: its disk has failed a sync.
+
+    Kafka's brokers never ask for this. One of those it names leads, if one of them can serve; the
+    leader is in sync again when it has caught up. If not it leads on, under a new epoch.
+    """
+    topic_id, index = place
+    topic = rules.image.topics_by_id[topic_id]
+    members = [member.broker_id for member in isr]
+    if len(set(members)) < len(members) or not set(members) < set(partition.isr):
+        raise InvalidRequest(f"{members} are not in sync, each once.")
+    able = [
+        node for node in partition.isr if node in members and standing.can_serve(node, partition)
+    ]
+    record: PartitionChangeRecord | None = None
+    if able:
+        terms = rules.terms(topic)
+        record = changed(topic_id, index, partition, standing, terms, able, terms.election)
+    if record is None:
+        record = PartitionChangeRecord(
+            partition_id=index, topic_id=topic_id, leader=partition.leader
+        )
+    after = rules.image.changed_partition(partition, record)
+    if after.leader == partition.leader:
+        return record, _answer(index, after)
+    error = NewLeaderElected(f"{topic.name}-{index} is led by {after.leader} from now on.")
+    return record, _refused(index, error)
 
 
 def _checked(
@@ -131,8 +168,6 @@ def _check_isr(
     members = [member.broker_id for member in isr]
     if len(set(members)) < len(members) or not set(members) <= set(partition.replicas):
         raise InvalidRequest(f"{members} are not replicas, each once.")
-    if partition.leader not in members:
-        raise InvalidRequest(f"{members} lack the leader {partition.leader}.")
     if leader_recovery_state not in (RECOVERED, RECOVERING):
         raise InvalidRequest(f"There is no leader recovery state {leader_recovery_state}.")
     if leader_recovery_state == RECOVERING:

@@ -55,9 +55,12 @@ class ReplicaSet:
     ) -> None:
         """The metadata says who the replicas are, and which of them are in sync."""
         assert partition_epoch >= self.partition_epoch, "the metadata went back"
+        if partition_epoch > self.partition_epoch:
+            # The controller takes a proposal in one partition epoch only: that one is over. What
+            # is said again of the same epoch says nothing of a proposal that was made in it.
+            self._proposed = None
         self.replicas, self.isr = frozenset(replicas), frozenset(isr)
         self.partition_epoch = partition_epoch
-        self._proposed = None
         # Nobody lags before there was time to fetch.
         self._followers = {
             replica: self._followers.get(replica) or Progress(caught_up_ms=now_ms)
@@ -110,11 +113,16 @@ class ReplicaSet:
         return self._proposed is not None
 
     def proposal(
-        self, leader_end: Offset, reached: Offset, now_ms: int, lag_ms_max: int
+        self,
+        leader_end: Offset,
+        committed: Offset,
+        epoch_start: Offset,
+        now_ms: int,
+        lag_ms_max: int,
     ) -> frozenset[int] | None:
         """The in-sync replicas as they should be; None when they are, or an answer is awaited.
 
-        Who is to join must have `reached` the high watermark and the beginning of this epoch.
+        Who is to join must have all that is committed, and reach the beginning of this epoch.
         """
         # Idle partitions are not asked for in every round: who has all of it is caught up now.
         for progress in self._followers.values():
@@ -122,7 +130,8 @@ class ReplicaSet:
                 progress.caught_up_ms = now_ms
         if self._proposed is not None:
             return None
-        wanted = (self.isr - self.lagging(leader_end, now_ms, lag_ms_max)) | self.joinable(reached)
+        gone = self.lagging(leader_end, now_ms, lag_ms_max) | self.forgetful(committed)
+        wanted = (self.isr - gone) | self.joinable(Offset(max(committed, epoch_start)))
         return None if wanted == self.isr else wanted
 
     def lagging(self, leader_end: Offset, now_ms: int, lag_ms_max: int) -> frozenset[int]:
@@ -135,6 +144,14 @@ class ReplicaSet:
             and now_ms - progress.caught_up_ms > lag_ms_max
         )
 
+    def forgetful(self, committed: Offset) -> frozenset[int]:
+        """In-sync followers whose disk has lost what they had told of: they must not lead."""
+        return frozenset(
+            replica
+            for replica, progress in self._followers.items()
+            if replica in self.isr and 0 <= progress.end_offset < committed
+        )
+
     def joinable(self, reached: Offset) -> frozenset[int]:
         """Whether they are still alive, and in the same life, is for the controller to know."""
         return frozenset(
@@ -143,6 +160,15 @@ class ReplicaSet:
             if replica not in self.isr and progress.end_offset >= reached
         )
 
+    def is_misplaced(self, replica: int, committed: Offset, epoch_start: Offset) -> bool:
+        """Whether what one follower has told is enough to ask for a change."""
+        if self._proposed is not None:
+            return False
+        end_offset = self._followers[replica].end_offset
+        if replica in self.isr:
+            return 0 <= end_offset < committed
+        return end_offset >= max(committed, epoch_start)
+
     def propose(self, isr: Collection[int]) -> None:
         """The controller is being asked; who is to join counts from now on."""
         assert self._proposed is None, "one proposal at a time"
@@ -150,7 +176,7 @@ class ReplicaSet:
         self._proposed = frozenset(isr)
 
     def withdraw(self) -> None:
-        """The controller has refused: things stay as the metadata has them."""
+        """No controller has made the change, nor will: things stay as the metadata has them."""
         self._proposed = None
 
     def broker_epoch(self, replica: int) -> int:

@@ -76,7 +76,14 @@ class House:
             disk,
             self.stores,
             self.partitions,
-            Repairs(self.loop, self.clock, self.partitions, self._no_epoch, lambda partition: None),
+            Repairs(
+                self.loop,
+                self.clock,
+                self.partitions,
+                self._no_epoch,
+                self._no_epoch,
+                lambda partition: None,
+            ),
             60.0,
         )
         metrics = Metrics()
@@ -109,7 +116,7 @@ class House:
             self.loop, self.threads, self.clock, self.disk, kind, lambda _: None, Outbox()
         )
 
-    async def _no_epoch(self, partition: Partition) -> None:
+    async def _no_epoch(self, *partitions: object) -> None:
         raise NotImplementedError
 
     @property

@@ -19,6 +19,7 @@ from ottla.broker.storage.write_states import WriteState
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import (
     NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
     NotLeader,
     OffsetNotAvailable,
     OffsetOutOfRange,
@@ -330,11 +331,26 @@ def test_too_few_in_sync_take_no_acks_all_and_commit_nothing() -> None:
     node.lead(isr=(OWN,), partition_epoch=1)
     with pytest.raises(NotEnoughReplicas, match="1 replicas in sync"):
         node.partition.check_min_isr()
-    assert (node.committed, node.waiter.told) == (0, {})
+    assert node.committed == 0
+    assert isinstance(node.waiter.told["a"], NotEnoughReplicasAfterAppend)
     node.lead(isr=(OWN, SECOND), partition_epoch=2)
     node.partition.check_min_isr()
     node.fetched_by(SECOND, 1)
-    assert node.waiter.told == {"a": None}
+    assert node.committed == 1, "it is in the log, and now all in-sync replicas have it"
+
+
+def test_a_minimum_that_is_changed_counts_at_once() -> None:
+    node = Node(min_insync_replicas="3")
+    node.lead(isr=(OWN, SECOND))
+    node.partition.append(batch(b"a"), NOW_MS)
+    node.flush()
+    node.fetched_by(SECOND, 1)
+    assert node.committed == 0
+    node.partition.configure(TopicConfig.resolve(BrokerConfig(), {"min.insync.replicas": "2"}))
+    assert node.committed == 1
+    node.produce("b")
+    node.partition.configure(TopicConfig.resolve(BrokerConfig(), {"min.insync.replicas": "3"}))
+    assert isinstance(node.waiter.told["b"], NotEnoughReplicasAfterAppend)
 
 
 def test_no_more_replicas_are_asked_for_than_there_are() -> None:
@@ -406,9 +422,13 @@ def test_a_replica_must_reach_the_start_of_the_epoch_to_be_in_sync() -> None:
     for item in "abc":
         node.produce(item)
     node.flush()
-    assert node.partition.reached_offset == 0
+    node.fetched_by(THIRD, 0)
+    assert node.partition.is_misplaced(THIRD)
     node.lead(epoch=2)
-    assert (node.committed, node.partition.reached_offset) == (0, 3)
+    node.fetched_by(THIRD, 2)
+    assert not node.partition.is_misplaced(THIRD)
+    node.fetched_by(THIRD, 3)
+    assert node.partition.is_misplaced(THIRD)
 
 
 # ----------------------------------------------------------------------------- reads of replicas
@@ -655,6 +675,33 @@ def test_a_cut_waits_for_the_sync_that_is_under_way() -> None:
         assert (store.saved, node.partition.end_offset) == ([], 4)
         node.partition.finish_sync(ticket)
         assert await cut == 1
+
+    live(story)
+
+
+@pytest.mark.parametrize("what", ["leads", "follows another"])
+def test_what_was_to_be_cut_in_an_epoch_that_is_over_stays(what: str) -> None:
+    async def story() -> None:
+        node = a_stray_follower()
+        leader = Node()
+        leader.lead()
+        for item in "abcd":
+            leader.produce(item)
+        leader.write()
+        replicate(leader, node)
+        node.write()
+        ticket, store = node.begin_sync(), Storehouse(node)
+        cut = asyncio.create_task(store.truncation.truncate_to(node.partition, LeaderEpoch(1), 1))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        if what == "leads":
+            node.lead(epoch=3)
+        else:
+            node.follow(3, THIRD)
+        node.partition.finish_sync(ticket)
+        with pytest.raises(NotLeader, match="leader epoch 3"):
+            await cut
+        assert node.partition.end_offset == 4
 
     live(story)
 

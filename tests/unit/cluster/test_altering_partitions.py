@@ -41,7 +41,9 @@ def test_what_is_so_already_is_told_and_not_written(fleet):
         ((1, 2), {"leader_epoch": 9}, ErrorCode.NOT_CONTROLLER),
         ((1, 2), {"by": 3}, ErrorCode.INVALID_REQUEST),
         ((1, 3), {}, ErrorCode.INVALID_REQUEST),
-        ((), {}, ErrorCode.INVALID_REQUEST),
+        ((3,), {"leader_epoch": 0}, ErrorCode.FENCED_LEADER_EPOCH),
+        ((3,), {"partition_epoch": 0}, ErrorCode.INVALID_UPDATE_VERSION),
+        ((3, 3), {}, ErrorCode.INVALID_REQUEST),
         ((2, 2), {}, ErrorCode.INVALID_REQUEST),
         ((2, 9), {}, ErrorCode.INVALID_REQUEST),
         ((2,), {"recovery": 1}, ErrorCode.INVALID_REQUEST),
@@ -120,3 +122,42 @@ def test_a_leader_whose_directory_failed_meanwhile_is_told_of_its_successor(flee
     fleet.image.brokers[1] = broker._replace(log_dirs=(b"z" * 16,))
     assert fleet.new_isr(1, 2).error_code == ErrorCode.NEW_LEADER_ELECTED
     assert fleet.partition().leader == 2
+
+
+def test_a_leader_that_leaves_itself_out_has_another_lead(fleet):
+    answer = fleet.new_isr(2, 3)
+    assert answer.error_code == ErrorCode.NEW_LEADER_ELECTED
+    after = fleet.partition()
+    assert (after.leader, after.leader_epoch, after.isr) == (2, 1, (2, 3))
+    assert fleet.new_isr(1, 2, 3).error_code == ErrorCode.NONE, "it has caught up"
+
+
+def test_a_leader_that_leaves_itself_out_leads_on_where_nobody_else_can(fleet):
+    fleet.lose(2, 3)
+    before = fleet.partition()
+    answer = fleet.new_isr()
+    assert (answer.error_code, answer.leader_id) == (ErrorCode.NONE, 1)
+    after = fleet.partition()
+    assert (after.leader, after.isr) == (1, before.isr)
+    assert after.leader_epoch == answer.leader_epoch == before.leader_epoch + 1
+
+
+def test_who_is_named_instead_of_the_leader_must_be_able_to_serve(fleet):
+    fleet.beat(2, want_fence=True)
+    fleet.image.brokers[2] = fleet.image.brokers[2]._replace(is_fenced=False)
+    fleet.image.brokers[3] = fleet.image.brokers[3]._replace(is_fenced=True)
+    before = fleet.partition()
+    assert before.isr == (1, 3)
+    assert fleet.new_isr(3).error_code == ErrorCode.NONE
+    after = fleet.partition()
+    assert (after.leader, after.leader_epoch) == (1, before.leader_epoch + 1)
+
+
+def test_a_leader_that_gave_up_with_too_few_in_sync_stays_eligible():
+    fleet = Fleet(1, 2, 3, eligible=True, min_insync_replicas=2)
+    fleet.create("t", assignments={0: [1, 2, 3]}, partitions=-1, factor=-1)
+    fleet.new_isr(1, 2)
+    fleet.new_isr(2)
+    after = fleet.partition()
+    assert (after.leader, after.isr) == (2, (2,))
+    assert 1 in after.recovery.eligible, "it has all that was committed"

@@ -66,11 +66,15 @@ def test_a_change_without_a_new_leader_is_no_new_leader(cluster, heard):
     assert heard[1:] == [[ReplicasChanged(topic, 0, topic.partitions[0])]]
 
 
-def test_where_a_replica_lies_is_no_change_of_the_replicas(cluster, heard):
+def test_a_leader_hears_of_every_partition_epoch(cluster, heard):
+    """The controller takes no proposal that rests on an older one."""
     topic_id = cluster.create("t").topic_id
+    before = cluster.cache.topic("t").partitions[0].partition_epoch
     place = PartitionChangeRecord(partition_id=0, topic_id=topic_id, directories=[bytes(16)])
     cluster.cache.apply(place)
-    assert len(heard) == 1
+    [[change]] = heard[1:]
+    assert isinstance(change, ReplicasChanged)
+    assert change.partition.partition_epoch == before + 1
 
 
 def test_a_topic_that_comes_and_goes_within_a_batch_is_not_told(cluster, heard):

@@ -21,7 +21,7 @@ def fetch(replicas: ReplicaSet, replica: int, offset: int, end: int, now_ms: int
 
 
 def proposed(replicas: ReplicaSet, end: int, reached: int, now_ms: int) -> set[int] | None:
-    found = replicas.proposal(Offset(end), Offset(reached), now_ms, LAG_MS)
+    found = replicas.proposal(Offset(end), Offset(reached), Offset(0), now_ms, LAG_MS)
     return None if found is None else set(found)
 
 
@@ -117,7 +117,7 @@ def test_who_has_come_far_enough_joins_and_counts_at_once() -> None:
     fetch(replicas, 3, 9, 10, 1)
     assert proposed(replicas, 10, 10, 1) is None
     fetch(replicas, 3, 10, 12, 2)
-    wanted = replicas.proposal(Offset(12), Offset(10), 2, LAG_MS)
+    wanted = replicas.proposal(Offset(12), Offset(10), Offset(0), 2, LAG_MS)
     assert wanted == {1, 2, 3}
     replicas.propose(wanted)
     fetch(replicas, 2, 12, 12, 3)
@@ -139,6 +139,34 @@ def test_who_is_to_leave_counts_until_the_controller_has_said_so() -> None:
     replicas.propose({1})
     replicas.decided((1, 2, 3), (1,), 1, 5)
     assert replicas.committed(Offset(20), 1) == 20
+
+
+def test_a_proposal_stands_when_its_own_epoch_is_told_once_more() -> None:
+    """The controller's answer is often quicker than the metadata that says the same."""
+    replicas = three(isr=(1, 2))
+    fetch(replicas, 2, 10, 10, 1)
+    replicas.decided((1, 2, 3), (1, 2), 1, 2)
+    replicas.propose({1, 2, 3})
+    replicas.decided((1, 2, 3), (1, 2), 1, 3)
+    assert replicas.is_proposing
+    assert replicas.committed(Offset(10), 1) == NO_OFFSET, "the third may be in sync by now"
+    replicas.decided((1, 2, 3), (1, 2), 2, 4)
+    assert not replicas.is_proposing
+
+
+def test_who_has_lost_what_is_committed_leaves_at_once() -> None:
+    replicas = three()
+    fetch(replicas, 2, 10, 10, 1)
+    fetch(replicas, 3, 10, 10, 1)
+    fetch(replicas, 3, 7, 10, 2)
+    assert replicas.is_misplaced(3, Offset(10), Offset(0))
+    assert not replicas.is_misplaced(2, Offset(10), Offset(0))
+    assert proposed(replicas, 10, 10, 2) == {1, 2}
+
+
+def test_who_has_not_told_yet_has_not_lost_anything() -> None:
+    replicas = three()
+    assert proposed(replicas, 10, 10, 1) is None
 
 
 @given(st.lists(st.tuples(st.sampled_from((2, 3)), st.integers(0, 50)), max_size=40))

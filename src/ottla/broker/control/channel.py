@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, TypeVar, cast
 
 from ottla.broker.control.node_connection import open_connection
@@ -20,6 +21,8 @@ R = TypeVar("R", bound=Message)
 
 FIRST_PAUSE_MS: Final = 10
 PAUSE_MS_MAX: Final = 500
+# A controller that takes longer than this may be frozen: it is asked again, on a new connection.
+TRY_S_MAX: Final = 5.0
 
 
 class ControllerChannel:
@@ -38,27 +41,50 @@ class ControllerChannel:
         self._node_id = node_id
         self._connection: Connection | None = None
         self._opening = asyncio.Lock()
-        self._leader_changed = asyncio.Event()
-        leadership.on_leader_change(self._leader_changed.set)
+        self._awaiting_change: dict[asyncio.Future[None], None] = {}
+        leadership.on_leader_change(self._leader_changed)
 
-    async def ask(self, request: Message, kind: type[R], timeout_s: float) -> R:
-        """Asks again, until the time is over, while nobody is the controller or it is lost."""
+    async def ask(
+        self, request: Message, kind: type[R], timeout_s: float, try_s: float = TRY_S_MAX
+    ) -> R:
+        """Asks again, until the time is over, while nobody is the controller or it is lost.
+
+        What a controller took that did not answer may be done twice: whoever asks counts on that.
+        """
         loop = asyncio.get_running_loop()
         until_s = loop.time() + timeout_s
         pause_ms = FIRST_PAUSE_MS
         while True:
-            self._leader_changed.clear()
             left_s = until_s - loop.time()
-            try:
-                return await self._ask_once(request, kind, left_s)
-            except (NotController, ClientFailed) as error:
-                self._forget_connection()
-                # Half of it by chance, so that many nodes do not come back at once.
-                wait_s = (pause_ms + self._random.below(pause_ms)) / 1000
-                if loop.time() + wait_s >= until_s:
-                    raise NotController(f"The controller does not answer: {error}") from error
-            await self._pause(wait_s)
+            with self._next_leader() as changed:
+                try:
+                    return await self._try(request, kind, min(left_s, try_s), changed)
+                except (NotController, ClientFailed, TimeoutError) as error:
+                    self._forget_connection()
+                    # Half of it by chance, so that many nodes do not come back at once.
+                    wait_s = (pause_ms + self._random.below(pause_ms)) / 1000
+                    if loop.time() + wait_s >= until_s:
+                        raise NotController(f"The controller does not answer: {error}") from error
+                # A new leader ends it at once.
+                await asyncio.wait((changed,), timeout=wait_s)
             pause_ms = min(pause_ms * 2, PAUSE_MS_MAX)
+
+    async def _try(
+        self, request: Message, kind: type[R], timeout_s: float, changed: asyncio.Future[None]
+    ) -> R:
+        """One controller is asked, as long as it is the one."""
+        asking = asyncio.ensure_future(self._ask_once(request, kind, timeout_s))
+        try:
+            await asyncio.wait(
+                (asking, changed), timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED
+            )
+            if asking.done():
+                return asking.result()
+            if changed.done():
+                raise NotController("Another node may be the controller by now.")
+            raise NotController(f"It has not answered in {timeout_s:g} s.")
+        finally:
+            asking.cancel()
 
     async def _ask_once(self, request: Message, kind: type[R], timeout_s: float) -> R:
         if self._leadership.is_leader:
@@ -84,13 +110,20 @@ class ControllerChannel:
                 self._connection = await open_connection(self._node_id, address)
             return self._connection
 
-    async def _pause(self, seconds: float) -> None:
-        """A new leader ends it at once."""
+    @contextmanager
+    def _next_leader(self) -> Iterator[asyncio.Future[None]]:
+        """Done when another node leads, or nobody, or the same under another epoch."""
+        changed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._awaiting_change[changed] = None
         try:
-            async with asyncio.timeout(seconds):
-                await self._leader_changed.wait()
-        except TimeoutError:
-            pass
+            yield changed
+        finally:
+            self._awaiting_change.pop(changed, None)
+
+    def _leader_changed(self) -> None:
+        for changed in self._awaiting_change:
+            if not changed.done():
+                changed.set_result(None)
 
     def _forget_connection(self) -> None:
         if self._connection is not None:

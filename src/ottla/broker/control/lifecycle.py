@@ -41,6 +41,8 @@ logger = logging.getLogger(__name__)
 # While it is fenced, or leaves, a broker asks more often than its heartbeats are due.
 ASKING_PAUSE_S: Final = 0.01
 ASKING_PAUSE_S_MAX: Final = 0.5
+# A broker that leaves waits so long for somebody to tell: those who could may be leaving as well.
+LEAVE_ANSWER_S: Final = 1.0
 FEATURES: Final = [Feature(name, *levels) for name, levels in SUPPORTED.items()]
 
 
@@ -149,7 +151,9 @@ class Lifecycle:
         except OttlaError as error:
             logger.warning("this broker is not registered: %s", error)
 
-    async def _beat(self, *, want_shut_down: bool = False) -> BrokerHeartbeatResponse:
+    async def _beat(
+        self, timeout_s: float | None = None, *, want_shut_down: bool = False
+    ) -> BrokerHeartbeatResponse:
         request = BrokerHeartbeatRequest(
             broker_id=self._config.node_id,
             broker_epoch=self.epoch,
@@ -157,7 +161,8 @@ class Lifecycle:
             want_shut_down=want_shut_down,
             offline_log_dirs=self._offline,
         )
-        return await self._channel.ask(request, BrokerHeartbeatResponse, self._timeout_s)
+        limit_s = self._timeout_s if timeout_s is None else timeout_s
+        return await self._channel.ask(request, BrokerHeartbeatResponse, limit_s)
 
     async def take_offline(self, directory_id: bytes) -> None:
         """A directory's disk has failed. The controller is told with each heartbeat from now on."""
@@ -174,10 +179,10 @@ class Lifecycle:
         limit_s = self._config.controlled_shutdown_timeout_ms / 1000
         try:
             async with asyncio.timeout(limit_s):
-                reply = await self._beat(want_shut_down=True)
+                reply = await self._beat(LEAVE_ANSWER_S, want_shut_down=True)
                 while not reply.should_shut_down:
                     await asyncio.sleep(ASKING_PAUSE_S)
-                    reply = await self._beat(want_shut_down=True)
+                    reply = await self._beat(LEAVE_ANSWER_S, want_shut_down=True)
         except TimeoutError:
             logger.warning("others have not taken over in %g s; this broker stops", limit_s)
         except OttlaError as error:

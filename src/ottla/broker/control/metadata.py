@@ -66,7 +66,10 @@ class LeaderChanged(NamedTuple):
 
 
 class ReplicasChanged(NamedTuple):
-    """Other replicas, or others of them in sync, under the same leader epoch."""
+    """Another partition epoch under the same leader epoch: other replicas, others of them in sync,
+    or only other directories. A leader hears of each, or the controller would take none of its
+    proposals any more.
+    """
 
     topic: TopicImage
     partition_index: int
@@ -275,7 +278,7 @@ class _Batch:
             place = (record.topic_id, record.partition_id)
             if record.leader != NO_LEADER_CHANGE:
                 self.led[place] = None
-            elif record.isr is not None or record.replicas is not None:
+            else:
                 self.replicated[place] = None
         elif isinstance(record, RemoveTopicRecord):
             self._see_removal(before.topic_with_id(record.topic_id))

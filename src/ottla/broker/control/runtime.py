@@ -23,6 +23,7 @@ from ottla.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
     CorruptBatch,
+    NotEnoughReplicasAfterAppend,
     OttlaError,
     RequestTimedOut,
     StorageFailed,
@@ -222,6 +223,11 @@ class Runtime(Generic[S]):
     def failed(self, item: Any, error: Exception) -> None:
         """What the machine believes is not what the log says: forget it, and read the log again."""
         if not self._is_loaded:
+            return
+        if isinstance(error, NotEnoughReplicasAfterAppend):
+            # It is in the log, and committed when enough are in sync again; who waits is told when
+            # that takes too long.
+            self.partition.wait_committed(self._held[-1].end_offset, self, None)
             return
         logger.error("%s: append failed, the state is rebuilt: %s", self.partition.name, error)
         self._fail_everybody(CoordinatorNotAvailable(str(error)))

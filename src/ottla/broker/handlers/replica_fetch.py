@@ -54,8 +54,8 @@ class ReplicaFetch(Fetch):
         is_counted = partition.fetched_by(
             self._replica, self._broker_epoch, asked.fetch_offset, now_ms
         )
-        if is_counted and self._replica in partition.joining():
-            self._services.on_joining(partition)
+        if is_counted and partition.is_misplaced(self._replica):
+            self._services.on_misplaced(partition)
 
     def _parted(self, partition: Partition, asked: FetchPartition) -> EpochEndOffset | None:
         if asked.last_fetched_epoch < 0:

@@ -41,7 +41,8 @@ async def forward(
     wanted_ms = getattr(request, "timeout_ms", 0) or limit_ms
     envelope = EnvelopeRequest(bytes(frame), None, _packed(host))
     timeout_s = max(0, min(limit_ms, wanted_ms)) / 1000
-    reply = await services.channel.ask(envelope, EnvelopeResponse, timeout_s)
+    # A controller that works on it is not asked a second time.
+    reply = await services.channel.ask(envelope, EnvelopeResponse, timeout_s, try_s=timeout_s)
     messages = importlib.import_module(f"ottla.wire.messages.{api.module}")
     kind: type[Message] = getattr(messages, f"{api.name}Response")
     data = memoryview(reply.response_data or b"")

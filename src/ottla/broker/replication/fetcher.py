@@ -4,6 +4,10 @@ A round is: ask, append, sync, ask again. The next request of a partition says "
 before this offset", and the leader counts that towards the high watermark; so it leaves only when
 what came is synced here. Where the copy has gone another way than its leader, the leader's answer
 says where their epochs part, and the copy is cut there: by epoch, never by high watermark.
+
+After a failed sync a copy is not asked for until its log is opened anew, and then from where that
+ends. An answer is taken only by the log that it was asked for: same epoch, same end. Compaction
+leaves gaps between batches, so a batch that comes too late would not be known by its offset.
 """
 
 from __future__ import annotations
@@ -14,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.broker.replication.session import SESSION_LOST, LeaderSession, Place
+from ottla.broker.storage.waiters import FutureWaiter, told
 from ottla.client.failures import ClientFailed
 from ottla.errors import ErrorCode, OttlaError
 from ottla.log.intake import BatchBeginsEarlier
@@ -125,6 +130,12 @@ class Fetcher:
 
     def follow(self, partition: Partition) -> None:
         """Begins to fetch it, or goes on under its new epoch."""
+        known = self._copies.get((partition.topic_id, partition.index))
+        if known is None or known.partition is not partition or not known.is_current:
+            self.begin_anew(partition)
+
+    def begin_anew(self, partition: Partition) -> None:
+        """What was asked for before, or is being done for it, means nothing any more."""
         copy = Copy(partition)
         self._copies[copy.place] = copy
         self._session.drop(copy.place)
@@ -139,11 +150,14 @@ class Fetcher:
     def _resume(self, copy: Copy) -> None:
         """Asks for what comes after all that the copy has synced."""
         partition = copy.partition
-        if self._copies.get(copy.place) is not copy or not copy.is_current:
+        if self._copies.get(copy.place) is not copy or copy.is_busy or not copy.is_current:
             return
-        durable = until_durable(partition)
-        if not durable.done() or durable.exception() is not None:
-            self._work(copy, durable)
+        if partition.is_fenced:
+            # Nobody knows what it has. It begins anew when its log is opened again.
+            self._session.drop(copy.place)
+            return
+        if partition.is_being_cut or not partition.is_all_durable:
+            self._work(copy, _settled(partition))
             return
         self._session.want(
             copy.place,
@@ -161,7 +175,8 @@ class Fetcher:
     def _work(self, copy: Copy, work: Awaitable[Any]) -> None:
         """Until it is done the copy is not asked for."""
         copy.is_busy = True
-        self._session.drop(copy.place)
+        if self._copies.get(copy.place) is copy:
+            self._session.drop(copy.place)
         task = self._loop.create_task(self._finish(copy, work))
         self._works[task] = None
         task.add_done_callback(self._works.pop)
@@ -170,7 +185,11 @@ class Fetcher:
         try:
             await work
         except (OttlaError, OSError) as error:
-            logger.warning("%s cannot follow: %s", copy.partition.name, error)
+            if copy.is_current:
+                logger.warning("%s cannot follow: %s", copy.partition.name, error)
+            await asyncio.sleep(RETRY_PAUSE_S_MAX)
+        except Exception:
+            logger.exception("%s cannot follow", copy.partition.name)
             await asyncio.sleep(RETRY_PAUSE_S_MAX)
         finally:
             copy.is_busy = False
@@ -189,6 +208,11 @@ class Fetcher:
                 self._lost(error)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, RETRY_PAUSE_S_MAX)
+            except Exception as error:
+                # Nothing else would ever fetch what this node follows there.
+                logger.exception("a round of fetches from node %d failed", self.leader)
+                self._lost(error)
+                await asyncio.sleep(RETRY_PAUSE_S_MAX)
 
     async def _connected(self) -> Connection:
         connection = self._connection
@@ -230,7 +254,9 @@ class Fetcher:
                 copy = self._copies.get((topic.topic_id, data.partition_index))
                 if copy is None or copy.is_busy or not copy.is_current:
                     continue
-                if self._take_one(connection, copy, data):
+                if not self._is_asked_for(copy):
+                    self._resume(copy)
+                elif self._take_one(connection, copy, data):
                     appended.append(copy)
         if not appended:
             return
@@ -241,6 +267,16 @@ class Fetcher:
                 self._work(copy, sync)
             else:
                 self._resume(copy)
+
+    def _is_asked_for(self, copy: Copy) -> bool:
+        """Whether what has come is for the log as it is now."""
+        asked, partition = self._session.told(copy.place), copy.partition
+        return (
+            asked is not None
+            and asked.current_leader_epoch == copy.epoch
+            and asked.fetch_offset == partition.end_offset
+            and not partition.is_being_cut
+        )
 
     def _take_one(self, connection: Connection, copy: Copy, data: PartitionData) -> bool:
         """Whether something was appended, which has to be synced."""
@@ -273,7 +309,7 @@ class Fetcher:
         partition = copy.partition
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             start_offset = await self._leader_start(connection, copy)
-            if start_offset > partition.end_offset:
+            if copy.is_current and start_offset > partition.end_offset:
                 logger.warning("%s begins anew at offset %d", partition.name, start_offset)
                 await self._truncation.restart_at(partition, start_offset)
                 return
@@ -306,23 +342,15 @@ async def _raise(error: Exception) -> None:
     raise error
 
 
-class _Durable:
-    """A future that a partition can tell."""
-
-    def __init__(self, future: asyncio.Future[None]) -> None:
-        self._future = future
-
-    def succeeded(self, item: object) -> None:
-        if not self._future.done():
-            self._future.set_result(None)
-
-    def failed(self, item: object, error: Exception) -> None:
-        if not self._future.done():
-            self._future.set_exception(error)
+async def _settled(partition: Partition) -> None:
+    """Returns when nobody cuts it, and what it has is durable."""
+    if partition.is_being_cut:
+        await told(partition.when_not_busy)
+    await until_durable(partition)
 
 
 def until_durable(partition: Partition) -> asyncio.Future[None]:
     """Done when all that the partition has been given by now is as safe as its topic asks."""
     future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    partition.wait_durable(_Durable(future), None)
+    partition.wait_durable(FutureWaiter(future), None)
     return future

@@ -71,6 +71,12 @@ class Followers:
         if self._replica is not None:
             self._fetcher(leader).follow(partition)
 
+    def log_renewed(self, partition: Partition) -> None:
+        """Its log was opened anew after a failed sync, and has lost what was not synced."""
+        leader = self._followed.get(partition)
+        if leader in self._fetchers:
+            self._fetchers[leader].begin_anew(partition)
+
     def _fetcher(self, leader: NodeId) -> Fetcher:
         fetcher = self._fetchers.get(leader)
         if fetcher is None:

@@ -4,24 +4,29 @@ Followers that come up to the high watermark are noticed as they fetch, those th
 look at all partitions that this node leads, every half of `replica.lag.time.max.ms`. One request
 is under way at a time, with all that is to be changed then. The controller's word counts: what it
 refuses stays as it was, and is proposed again at the next occasion if it is still so.
+
+An answer that does not come, or says that things have moved on, leaves open whether the change was
+made: a try before it may have been taken. Such a proposal stands, and with it everybody counts who
+is in sync before or after it, until the controller has answered or the metadata has overtaken it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.cluster.replicas import ReplicaSet
 from ottla.errors import ErrorCode, OttlaError
 from ottla.ports import Clock
-from ottla.types import LeaderEpoch, Offset
+from ottla.types import LeaderEpoch
 from ottla.wire.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     BrokerState,
     PartitionData,
+    PartitionResult,
     TopicData,
 )
 
@@ -34,22 +39,31 @@ logger = logging.getLogger(__name__)
 PARTITIONS_AT_ONCE: Final = 256
 PARTITIONS_PER_REQUEST_MAX: Final = 2_000
 RETRY_PAUSE_S: Final = 0.25
+RETRY_PAUSE_S_MAX: Final = 2.0
+# The only refusal that says that no controller has made the change, nor can (as in Kafka).
+NEVER_MADE: Final = ErrorCode.INELIGIBLE_REPLICA
 
 AskController = Callable[[AlterPartitionRequest], Awaitable[AlterPartitionResponse]]
 
 
 class Proposal(NamedTuple):
-    """Made to the controller under one leader epoch; under another it means nothing."""
+    """Made to the controller in one partition epoch; in another it means nothing."""
 
     partition: Partition
     replicas: ReplicaSet
     leader_epoch: LeaderEpoch
-    wanted: frozenset[int]
+    partition_epoch: int
+    members: Sequence[BrokerState]
 
     @property
     def is_current(self) -> bool:
         """Whether the partition still leads as it did, and waits for this answer."""
-        return self.partition.replicas is self.replicas and self.replicas.is_proposing
+        replicas = self.replicas
+        return (
+            self.partition.replicas is replicas
+            and replicas.partition_epoch == self.partition_epoch
+            and replicas.is_proposing
+        )
 
 
 class InSyncKeeper:
@@ -76,6 +90,7 @@ class InSyncKeeper:
         self._ask = ask
         self._noticed: dict[Partition, None] = {}
         self._asking: asyncio.Task[None] | None = None
+        self._is_noticed = asyncio.Event()
         self.shrinks = 0
         self.expansions = 0
 
@@ -93,6 +108,7 @@ class InSyncKeeper:
     def notice(self, partition: Partition) -> None:
         """Somebody may have to join or leave; the controller is asked when this turn is over."""
         self._noticed[partition] = None
+        self._is_noticed.set()
         if self._asking is None or self._asking.done():
             self._asking = asyncio.get_running_loop().create_task(self._ask_all())
 
@@ -102,12 +118,9 @@ class InSyncKeeper:
             await asyncio.wait((self._asking,))
 
     def _proposal(self, partition: Partition) -> frozenset[int] | None:
+        wanted = partition.wanted_isr(self._clock.now().steady_ms, self._lag_ms_max())
         replicas = partition.replicas
-        if replicas is None:
-            return None
-        ends = (Offset(partition.end_offset), Offset(partition.reached_offset))
-        wanted = replicas.proposal(*ends, self._clock.now().steady_ms, self._lag_ms_max())
-        if wanted is None:
+        if wanted is None or replicas is None:
             return None
         # The controller would refuse a broker that is fenced: it joins when it is back.
         wanted = frozenset(each for each in wanted if each in replicas.isr or self._is_active(each))
@@ -115,16 +128,38 @@ class InSyncKeeper:
 
     async def _ask_all(self) -> None:
         await asyncio.sleep(0)
-        while self._noticed:
-            proposed: list[Proposal] = []
-            while self._noticed and len(proposed) < PARTITIONS_PER_REQUEST_MAX:
-                partition = next(iter(self._noticed))
-                del self._noticed[partition]
-                wanted = self._proposal(partition)
-                if wanted is not None:
-                    proposed.append(self._propose(partition, wanted))
-            if proposed:
-                await self._ask_for(proposed)
+        open_ones: list[Proposal] = []
+        pause_s = RETRY_PAUSE_S
+        while True:
+            open_ones = [proposal for proposal in open_ones if proposal.is_current]
+            news = self._news(PARTITIONS_PER_REQUEST_MAX - len(open_ones))
+            if not open_ones and not news:
+                return
+            left = await self._ask_for([*open_ones, *news])
+            if left:
+                # New ones do not wait for those that have to be asked for again.
+                await self._pause(pause_s)
+            pause_s = min(2 * pause_s, RETRY_PAUSE_S_MAX) if left else RETRY_PAUSE_S
+            open_ones = left
+
+    def _news(self, count_max: int) -> list[Proposal]:
+        proposed: list[Proposal] = []
+        while self._noticed and len(proposed) < count_max:
+            partition = next(iter(self._noticed))
+            del self._noticed[partition]
+            wanted = self._proposal(partition)
+            if wanted is not None:
+                proposed.append(self._propose(partition, wanted))
+        return proposed
+
+    async def _pause(self, seconds: float) -> None:
+        """Whoever is noticed ends it."""
+        self._is_noticed.clear()
+        try:
+            async with asyncio.timeout(seconds):
+                await self._is_noticed.wait()
+        except TimeoutError:
+            pass
 
     def _propose(self, partition: Partition, wanted: frozenset[int]) -> Proposal:
         replicas = partition.replicas
@@ -135,78 +170,67 @@ class InSyncKeeper:
             "%s: in sync are to be %s, not %s", partition.name, sorted(wanted), sorted(replicas.isr)
         )
         replicas.propose(wanted)
-        return Proposal(partition, replicas, partition.leader_epoch, wanted)
+        # The lives in which they have come so far: asked again, a later one has not.
+        members = [BrokerState(each, replicas.broker_epoch(each)) for each in sorted(wanted)]
+        return Proposal(
+            partition, replicas, partition.leader_epoch, replicas.partition_epoch, members
+        )
 
-    async def _ask_for(self, proposed: list[Proposal]) -> None:
-        failure: str | None = None
+    async def _ask_for(self, proposed: list[Proposal]) -> list[Proposal]:
+        """Returns those of which nobody knows yet what became."""
         try:
             response = await self._ask(self._request(proposed))
         except (OttlaError, OSError) as error:
-            failure, response = str(error), AlterPartitionResponse()
-        except asyncio.CancelledError:
-            _withdraw(proposed)
-            raise
-        if response.error_code:
-            failure = ErrorCode(response.error_code).name
-        if failure is None:
-            self._take(proposed, response)
-            return
-        logger.warning("the controller takes no changes of in-sync replicas: %s", failure)
-        _withdraw(proposed)
-        await asyncio.sleep(RETRY_PAUSE_S)
-
-    def _take(self, proposed: list[Proposal], response: AlterPartitionResponse) -> None:
+            logger.warning("the controller takes no changes of in-sync replicas: %s", error)
+            return proposed
         answers = {
             (topic.topic_id, answer.partition_index): answer
             for topic in response.topics
             for answer in topic.partitions
         }
+        left: list[Proposal] = []
         for proposal in proposed:
             partition = proposal.partition
             answer = answers.get((partition.topic_id, partition.index))
-            if answer is None or answer.error_code:
-                _withdraw([proposal])
-            elif proposal.is_current and answer.leader_epoch == proposal.leader_epoch:
-                self._decided(proposal, answer.isr, answer.partition_epoch)
+            if not proposal.is_current:
+                continue
+            if answer is not None and answer.error_code == NEVER_MADE:
+                proposal.replicas.withdraw()
+            elif answer is None or answer.error_code:
+                left.append(proposal)
+            elif answer.leader_epoch == proposal.leader_epoch:
+                self._decided(proposal, answer)
+        return left
 
-    def _decided(self, proposal: Proposal, isr: list[int], partition_epoch: int) -> None:
-        """The metadata will say the same, or has already said more."""
-        replicas = proposal.replicas
-        if partition_epoch > replicas.partition_epoch:
-            now_ms = self._clock.now().steady_ms
-            proposal.partition.lead(
-                proposal.leader_epoch, replicas.replicas, isr, partition_epoch, now_ms
-            )
+    def _decided(self, proposal: Proposal, answer: PartitionResult) -> None:
+        """The metadata will say the same, or more."""
+        now_ms = self._clock.now().steady_ms
+        proposal.partition.lead(
+            proposal.leader_epoch,
+            proposal.replicas.replicas,
+            answer.isr,
+            answer.partition_epoch,
+            now_ms,
+        )
 
     def _request(self, proposed: list[Proposal]) -> AlterPartitionRequest:
         topics: dict[bytes, TopicData] = {}
         broker_epoch = self._broker_epoch()
-        for partition, replicas, leader_epoch, wanted in proposed:
+        for partition, _, leader_epoch, partition_epoch, members in proposed:
             topic = topics.get(partition.topic_id)
             if topic is None:
                 topic = topics[partition.topic_id] = TopicData(topic_id=partition.topic_id)
+            own = BrokerState(self._node_id, broker_epoch)
             topic.partitions.append(
                 PartitionData(
                     partition_index=partition.index,
                     leader_epoch=leader_epoch,
                     new_isr_with_epochs=[
-                        BrokerState(
-                            replica,
-                            broker_epoch
-                            if replica == self._node_id
-                            else replicas.broker_epoch(replica),
-                        )
-                        for replica in sorted(wanted)
+                        own if member.broker_id == self._node_id else member for member in members
                     ],
-                    partition_epoch=replicas.partition_epoch,
+                    partition_epoch=partition_epoch,
                 )
             )
         return AlterPartitionRequest(
             broker_id=self._node_id, broker_epoch=broker_epoch, topics=list(topics.values())
         )
-
-
-def _withdraw(proposed: Iterable[Proposal]) -> None:
-    for proposal in proposed:
-        if proposal.is_current:
-            proposal.replicas.withdraw()

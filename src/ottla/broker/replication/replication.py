@@ -11,6 +11,7 @@ from ottla.broker.control.metadata import BrokersChanged, Change, MetadataCache
 from ottla.broker.control.node_connection import open_connection
 from ottla.broker.replication.fetcher import FetchLimits
 from ottla.broker.replication.followers import Followers
+from ottla.broker.replication.handover import Handover
 from ottla.broker.replication.in_sync import InSyncKeeper
 from ottla.client.failures import CannotConnect
 from ottla.config import BrokerConfig
@@ -71,6 +72,8 @@ class Replication:
             self._ask,
         )
 
+        self.handover = Handover(config.node_id, broker_epoch, self._ask)
+
     def start(self) -> None:
         """The node is registered: its fetches count as those of this life."""
         self.followers.start(self._broker_epoch())
@@ -92,6 +95,7 @@ class Replication:
 
     def see(self, changes: Sequence[Change]) -> None:
         """A broker that is back may be in sync with what did not change meanwhile."""
+        self.handover.see()
         if any(isinstance(change, BrokersChanged) for change in changes):
             for partition in self._led():
                 if self._has_absent(partition):

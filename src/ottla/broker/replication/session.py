@@ -46,6 +46,8 @@ class LeaderSession:
         self._wanted: dict[Place, FetchPartition] = {}
         self._news: dict[Place, FetchPartition] = {}
         self._forgotten: dict[Place, None] = {}
+        # As the request that is under way has it.
+        self._told: dict[Place, FetchPartition] = {}
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -66,11 +68,19 @@ class LeaderSession:
         self._id, self._epoch = NO_SESSION, FIRST_EPOCH
         self._news = dict(self._wanted)
         self._forgotten = {}
+        self._told = {}
+
+    def told(self, place: Place) -> FetchPartition | None:
+        """What the leader was last asked of this partition: its answer is one to that."""
+        return self._told.get(place)
 
     def request(self) -> FetchRequest:
         """The next round; what it tells counts as told."""
         news, self._news = self._news, {}
         forgotten, self._forgotten = self._forgotten, {}
+        for place in forgotten:
+            self._told.pop(place, None)
+        self._told.update(news)
         return FetchRequest(
             replica_state=self._replica,
             max_wait_ms=self._wait_ms,

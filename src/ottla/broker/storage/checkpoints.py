@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Final
+from typing import Any, Final
 
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partitions import Partitions
@@ -63,6 +63,7 @@ class Checkpoints:
         self._expiring: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
+        repairs.on_fenced = self._reopen_soon
 
     def start(self) -> None:
         self._timer = self._loop.call_later(self._interval_s, self._come_round)
@@ -87,12 +88,21 @@ class Checkpoints:
         if self._expiring is None or self._expiring.done():
             self._expiring = self._loop.create_task(self._expire_producers())
         for store in self._stores.online():
-            # Each for itself: one that is stuck must not keep the others from their checkpoints.
-            if store not in self._saving:
-                task = self._loop.create_task(self._save_all(store))
-                self._saving[store] = task
-                task.add_done_callback(partial(self._saved, store))
+            self._begin(store, self._save_all)
         self.start()
+
+    def _reopen_soon(self, partition: Partition) -> None:
+        """A log that is fenced does not wait for the next round."""
+        store = self._stores.of(partition)
+        if store.is_online and not self._is_stopped:
+            self._begin(store, self._repairs.reopen_fenced)
+
+    def _begin(self, store: Store, work: Callable[[Store], Coroutine[Any, Any, None]]) -> None:
+        """Each for itself: one that is stuck must not keep the others from their checkpoints."""
+        if store not in self._saving:
+            task = self._loop.create_task(work(store))
+            self._saving[store] = task
+            task.add_done_callback(partial(self._saved, store))
 
     def _saved(self, store: Store, task: asyncio.Task[None]) -> None:
         del self._saving[store]

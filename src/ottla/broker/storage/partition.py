@@ -126,7 +126,9 @@ class Partition(PartitionReplica):
         self._batch_bytes_max = config.max_message_bytes
         self._after_ms_max = config.message_timestamp_after_max_ms
         self._before_ms_max = config.message_timestamp_before_max_ms
-        self._in_sync_min = config.min_insync_replicas
+        if self._in_sync_min != config.min_insync_replicas:
+            self._in_sync_min = config.min_insync_replicas
+            self._in_sync_min_changed()
 
     def heal(self, log: Log, now_ms: int) -> None:
         """Goes on with a log that was opened anew after a failed sync, cut where it was synced.

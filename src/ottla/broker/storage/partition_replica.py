@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from ottla.broker.storage.partition_writes import PartitionWrites
 from ottla.broker.storage.waiters import PLENTY_BYTES, WriteWaiter, told
 from ottla.cluster.replicas import ReplicaSet
-from ottla.errors import NotEnoughReplicas, NotLeader, OffsetNotAvailable, StorageFailed
+from ottla.errors import (
+    NotEnoughReplicas,
+    NotEnoughReplicasAfterAppend,
+    NotLeader,
+    OffsetNotAvailable,
+    StorageFailed,
+)
 from ottla.log.log import Log, LogPosition
 from ottla.types import NO_NODE, LeaderEpoch, NodeId, Offset, TopicPartition
 from ottla.wire.schema import Buffer
@@ -115,6 +121,7 @@ class PartitionReplica(PartitionWrites):
         if not self._alone and (not self._ends or self._ends[-1].offset < written.offset):
             self._ends.append(written)
         self._commit()
+        self._tell_too_few()
 
     def _begin_leading(self, epoch: LeaderEpoch) -> None:
         self._change_role(epoch, self.node_id)
@@ -202,11 +209,6 @@ class PartitionReplica(PartitionWrites):
         self.waiters.written(self, grown if is_same_segment else PLENTY_BYTES)
 
     @property
-    def reached_offset(self) -> int:
-        """What a replica must have to be in sync: all that is committed, and this epoch's start."""
-        return max(self.high_watermark.offset, self._epoch_start)
-
-    @property
     def has_min_isr(self) -> bool:
         """Whether enough replicas are in sync for acks=all."""
         replicas = self._replicas
@@ -233,6 +235,18 @@ class PartitionReplica(PartitionWrites):
                 f"{self.name}: the high watermark is not known yet in leader epoch "
                 f"{self.leader_epoch}"
             )
+
+    def _tell_too_few(self) -> None:
+        """Who waits for acks=all need not wait any longer where too few are left to give it."""
+        if not self.has_min_isr:
+            self.waiters.fail_commits(
+                NotEnoughReplicasAfterAppend(f"{self.name}: too few replicas are in sync by now")
+            )
+
+    def _in_sync_min_changed(self) -> None:
+        if self.is_leader and not self._alone:
+            self._commit()
+            self._tell_too_few()
 
     # --------------------------------------------------------------------- a leader's followers
 
@@ -270,12 +284,23 @@ class PartitionReplica(PartitionWrites):
     def has_replica(self, replica: NodeId) -> bool:
         return self._replicas is not None and replica in self._replicas.replicas
 
-    def joining(self) -> frozenset[int]:
-        """Replicas that are not in sync and have all that it takes, unless they are proposed."""
+    def is_misplaced(self, replica: NodeId) -> bool:
+        """Whether a replica that has just fetched should be in sync, or no more."""
         replicas = self._replicas
-        if replicas is None or replicas.is_proposing:
-            return frozenset()
-        return replicas.joinable(Offset(self.reached_offset))
+        return replicas is not None and replicas.is_misplaced(replica, *self._in_sync_bounds)
+
+    def wanted_isr(self, now_ms: int, lag_ms_max: int) -> frozenset[int] | None:
+        """The in-sync replicas as they should be; None when there is nothing to ask for."""
+        replicas = self._replicas
+        if replicas is None:
+            return None
+        end_offset = Offset(self._log.end_offset)
+        return replicas.proposal(end_offset, *self._in_sync_bounds, now_ms, lag_ms_max)
+
+    @property
+    def _in_sync_bounds(self) -> tuple[Offset, Offset]:
+        """What a replica must have to be in sync: all that is committed, and this epoch's start."""
+        return Offset(self.high_watermark.offset), Offset(self._epoch_start)
 
     @property
     def written_offset(self) -> int:
@@ -329,6 +354,17 @@ class PartitionReplica(PartitionWrites):
     def is_all_synced(self) -> bool:
         return self._log.synced.offset >= self._log.end_offset
 
+    @property
+    def is_all_durable(self) -> bool:
+        """Whether all that it has been given is as safe as its topic asks, and it takes more."""
+        log = self._log
+        bound = log.synced if self.is_synced_eagerly else log.written
+        return bound.offset >= log.end_offset and not log.fenced
+
+    @property
+    def is_being_cut(self) -> bool:
+        return self._is_cut_under_way
+
     def take_leader_high_watermark(self, offset: int) -> None:
         assert not self.is_leader, f"{self.name}: a leader has its own high watermark"
         self._leader_high_watermark = max(self._leader_high_watermark, offset)
@@ -344,10 +380,14 @@ class PartitionReplica(PartitionWrites):
     @asynccontextmanager
     async def cutting(self) -> AsyncIterator[None]:
         """In here a thread may cut the log: nobody writes to it, syncs it or appends."""
+        epoch = self.leader_epoch
         while not self.is_quiet:
             if self._log.fenced or self.is_retired:
                 raise StorageFailed(f"{self.name} takes no more writes")
             await told(self.when_quiet)
+        if self.is_leader or self.leader_epoch != epoch:
+            # What the leader of another epoch does not have may be what this one has promised.
+            raise NotLeader(f"{self.name} is at leader epoch {self.leader_epoch}, not at {epoch}")
         self._is_cut_under_way = True
         try:
             yield

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Final
 
 from ottla.broker.storage.partition import Partition
@@ -14,6 +14,7 @@ from ottla.broker.storage.partitions import Partitions
 from ottla.broker.storage.stores import Store
 from ottla.errors import OttlaError
 from ottla.ports import Clock
+from ottla.types import LeaderEpoch
 
 logger = logging.getLogger(__name__)
 
@@ -26,20 +27,30 @@ class Repairs:
         loop: asyncio.AbstractEventLoop,
         clock: Clock,
         partitions: Partitions,
-        renew_epoch: Callable[[Partition], Awaitable[None]],
+        give_up: Callable[[Sequence[Partition]], Awaitable[None]],
+        resign: Callable[[], Awaitable[None]],
         on_healed: Callable[[Partition], None],
     ) -> None:
+        """`give_up` has others lead, or this node under new epochs; `resign` is of the metadata."""
         self._loop = loop
         self._clock = clock
         self._partitions = partitions
-        self._renew_epoch = renew_epoch
+        self._give_up = give_up
+        self._resign = resign
         self._on_healed = on_healed
         self._timer: asyncio.TimerHandle | None = None
+        # Told of partitions whose logs are fenced; it sees to it that `reopen_fenced` is called.
+        self.on_fenced: Callable[[Partition], None] = lambda partition: None
 
     def start_probing(self) -> None:
         """Asks the disk, for partitions whose writes it refuses, whether that is over."""
         for partition in self._partitions.failing():
-            partition.flusher.probe(partition)
+            if partition.is_to_be_reopened:
+                self.on_fenced(partition)
+            else:
+                partition.flusher.probe(partition)
+        if self._partitions.metadata.is_to_be_reopened:
+            self.on_fenced(self._partitions.metadata)
         self._timer = self._loop.call_later(PROBE_PAUSE_S, self.start_probing)
 
     def stop(self) -> None:
@@ -47,31 +58,44 @@ class Repairs:
             self._timer.cancel()
 
     async def reopen_fenced(self, store: Store) -> None:
-        for partition in self._partitions.in_store(store):
+        """After failed syncs: reads the logs again from what the disk really has.
+
+        Who leads gives that up first: another replica need not wait for this disk.
+        """
+        fenced = {
+            partition: partition.leader_epoch
+            for partition in self._partitions.in_store(store)
+            if store.is_online and partition.is_to_be_reopened
+        }
+        metadata = self._partitions.metadata
+        led = [each for each in fenced if each.is_leader and each is not metadata]
+        if led:
+            await self._give_up(led)
+        for partition, epoch in fenced.items():
             if store.is_online and partition.is_to_be_reopened:
                 with partition.reopening():
-                    await self._reopen(store, partition)
+                    await self._reopen(store, partition, epoch)
 
-    async def _reopen(self, store: Store, partition: Partition) -> None:
-        """After a failed sync: reads the log again from what the disk really has.
-
-        Only then does a leader's new epoch begin: it is to begin where the log ends now. A follower
-        gets from its leader what it has lost.
+    async def _reopen(self, store: Store, partition: Partition, epoch: LeaderEpoch) -> None:
+        """Where it leads on, it does so under a new epoch, which begins where the log ends now. A
+        follower gets from its leader what it has lost.
         """
-        epoch, now_ms = partition.leader_epoch, self._clock.now().wall_ms
+        now_ms = self._clock.now().wall_ms
         try:
             log = await store.run(partition.reopened_log, now_ms)
         except (OSError, OttlaError) as error:
             logger.warning("%s: still fenced: %s", partition.name, error)
             return
         try:
-            if partition.is_leader:
-                await self._renew_epoch(partition)
+            if partition is self._partitions.metadata and partition.is_leader:
+                await self._resign()
         except (OSError, OttlaError) as error:
-            logger.warning("%s: still fenced, it has no new epoch: %s", partition.name, error)
+            logger.warning("%s: still led under the old epoch: %s", partition.name, error)
         is_wanted = not (partition.is_retired or partition.is_offline or partition.is_damaged)
         if is_wanted and (not partition.is_leader or partition.leader_epoch > epoch):
             partition.heal(log, now_ms)
             self._on_healed(partition)
         else:
             log.abandon()
+            if partition.is_leader:
+                logger.warning("%s: still fenced, it has no new epoch", partition.name)

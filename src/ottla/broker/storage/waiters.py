@@ -157,6 +157,11 @@ class Waiters:
         for _, waiter, item in (*late_commits, *late_durables):
             waiter.failed(item, error)
 
+    def fail_commits(self, error: Exception) -> None:
+        commits, self._commits = self._commits, deque()
+        for _, waiter, item in commits:
+            waiter.failed(item, error)
+
     def fail_all(self, error: Exception) -> None:
         writes, commits, durables = self.take_writes(), self._commits, self._durables
         self._commits, self._durables = deque(), deque()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from random import Random
@@ -26,7 +27,7 @@ from ottla.client.settings import ClientSettings
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log, LogConfig
-from ottla.testing.disks import MemoryDisk
+from ottla.testing.disks import FaultyDisk, MemoryDisk
 from ottla.types import LeaderEpoch, NodeId, TopicId, TopicPartition
 from ottla.wire.messages.create_topics import (
     CreatableTopic,
@@ -63,7 +64,11 @@ class FollowerNode:
     """A copy of the leader's partition with a disk, a flusher and checkpoints of its own."""
 
     def __init__(self, topic_id: TopicId, address: str) -> None:
-        self.disk = MemoryDisk()
+        self.medium = MemoryDisk()
+        self.disk = FaultyDisk(self.medium)
+        # A cut is held up while this is not set.
+        self.may_cut = asyncio.Event()
+        self.may_cut.set()
         self.clock = SystemClock()
         self.flusher = Flusher(
             asyncio.get_running_loop(),
@@ -114,7 +119,8 @@ class FollowerNode:
     async def run(self, work: Callable[..., Any], *arguments: Any) -> Any:
         return work(*arguments)
 
-    async def save_recovery_point(self, partition: Partition) -> None: ...
+    async def save_recovery_point(self, partition: Partition) -> None:
+        await self.may_cut.wait()
 
     async def save_start_offsets(self, moved: list[Partition]) -> None: ...
 
@@ -124,6 +130,14 @@ class FollowerNode:
     def follow(self, epoch: LeaderEpoch) -> None:
         self.partition.follow(epoch, LEADER)
         self.followers.role_changed(self.partition)
+
+    async def open_again(self) -> None:
+        """As `Repairs` does after a failed sync."""
+        now_ms = self.clock.wall_ms()
+        with self.partition.reopening():
+            log = await asyncio.to_thread(self.partition.reopened_log, now_ms)
+        self.partition.heal(log, now_ms)
+        self.followers.log_renewed(self.partition)
 
     async def stop(self) -> None:
         await self.followers.stop()
@@ -138,7 +152,7 @@ class Pair:
         self.address = address
         self.leader = broker._services.partitions.get("t", 0)
         self.joining: list[Partition] = []
-        broker._services.on_joining = self.joining.append
+        broker._services.on_misplaced = self.joining.append
         self.follower = FollowerNode(self.leader.topic_id, address)
 
     def lead(self, isr: tuple[int, ...] = (LEADER, FOLLOWER), epochs: int = 0) -> LeaderEpoch:
@@ -221,7 +235,7 @@ def test_what_is_acknowledged_is_in_both_logs(tmp_path: Any) -> None:
         follower = pair.follower.partition
         assert follower.end_offset == pair.leader.end_offset == 100
         assert pair.bytes_of(follower) == pair.bytes_of(pair.leader)
-        left = pair.follower.disk.after_crash(Random(1))
+        left = pair.follower.medium.after_crash(Random(1))
         kept = Log.open(left, f"/data/{NAME}", LogConfig(), now_ms=0, clean=False)
         assert kept.end_offset == 100, "acknowledged, and lost with the follower's power"
 
@@ -257,7 +271,7 @@ def test_who_has_caught_up_asks_to_be_in_sync(tmp_path: Any) -> None:
         assert not pair.joining
         pair.follower.follow(epoch)
         await until(lambda: bool(pair.joining))
-        assert pair.leader.joining() == {FOLLOWER}
+        assert pair.leader.is_misplaced(FOLLOWER)
 
     live(tmp_path, story)
 
@@ -294,6 +308,104 @@ def test_a_follower_goes_on_after_its_connection_was_lost(
         fetcher._connection.abort("somebody pulled the cable")
         await pair.produce("two")
         assert pair.bytes_of(pair.follower.partition) == pair.bytes_of(pair.leader)
+
+    live(tmp_path, story)
+
+
+async def some_rounds() -> None:
+    """Enough for a fetch that ought not to be sent; what it shows does not depend on it."""
+    for _ in range(100):
+        await asyncio.sleep(0.002)
+
+
+def test_what_a_follower_could_not_sync_is_not_counted_as_its_own(tmp_path: Any) -> None:
+    async def story(pair: Pair) -> None:
+        pair.follower.follow(pair.lead())
+        await pair.produce("one")
+        follower = pair.follower.partition
+        pair.follower.disk.fail("sync", errno.ENOSPC, times=1)
+        acknowledged = pair.produce("two")
+        await until(lambda: follower.is_fenced)
+        (fetcher,) = pair.follower.followers._fetchers.values()
+        (copy,) = fetcher._copies.values()
+        await until(lambda: copy.is_busy)
+        await until(lambda: not copy.is_busy)
+        await some_rounds()
+        assert not acknowledged.done(), "the follower's disk does not have it"
+        assert pair.leader.high_watermark.offset == 1
+        await pair.follower.open_again()
+        await acknowledged
+        assert pair.bytes_of(follower) == pair.bytes_of(pair.leader)
+        left = pair.follower.medium.after_crash(Random(1))
+        kept = Log.open(left, f"/data/{NAME}", LogConfig(), now_ms=0, clean=False)
+        assert kept.end_offset == 2
+
+    live(tmp_path, story)
+
+
+def test_an_answer_for_a_longer_log_leaves_no_hole_in_a_shorter_one(tmp_path: Any) -> None:
+    """With write.caching a failed sync takes what was told of: the answer asked for comes late."""
+
+    async def story(pair: Pair) -> None:
+        cached = TopicConfig.resolve(BrokerConfig(), {"write.caching": "true"})
+        follower = pair.follower.partition
+        for partition in (pair.leader, follower):
+            partition.configure(cached)
+        epoch = pair.lead()
+        pair.follower.follow(epoch)
+        await asyncio.gather(*(pair.produce(str(number)) for number in range(5)))
+        replicas = pair.leader.replicas
+        assert replicas is not None
+        await until(lambda: replicas.progress()[FOLLOWER].end_offset == 5)
+        ticket = follower.begin_sync()
+        assert ticket is not None
+        follower.fail_sync(ticket, OSError(errno.ENOSPC, "no room"))
+        await pair.follower.open_again()
+        assert follower.end_offset == 0
+        await pair.produce("six")
+        await until(lambda: follower.end_offset == 6)
+        assert pair.bytes_of(follower) == pair.bytes_of(pair.leader)
+
+    live(tmp_path, story)
+
+
+def test_a_follower_that_has_lost_what_is_committed_is_told_of(tmp_path: Any) -> None:
+    async def story(pair: Pair) -> None:
+        epoch = pair.lead()
+        await until(lambda: durable(pair.leader))
+        acknowledged = pair.produce("one")
+        await ask_as_a_follower(pair, 1, epoch, epoch)
+        await acknowledged
+        assert not pair.joining
+        await ask_as_a_follower(pair, 0, epoch, -1)
+        assert pair.joining == [pair.leader]
+        assert pair.leader.high_watermark.offset == 1
+
+    live(tmp_path, story)
+
+
+@pytest.mark.parametrize("epochs", [0, 1], ids=["other in-sync replicas", "another epoch"])
+def test_metadata_that_comes_during_a_cut_does_not_disturb_it(tmp_path: Any, epochs: int) -> None:
+    async def story(pair: Pair) -> None:
+        epoch = pair.lead()
+        pair.follower.follow(epoch)
+        await pair.produce("shared")
+        follower = pair.follower.partition
+        follower.lead(LeaderEpoch(epoch + 1), (FOLLOWER,), (FOLLOWER,), 5, 0)
+        pair.follower.followers.role_changed(follower)
+        waiter = Waiter()
+        end_offset = follower.append(batch(b"stray"), pair.follower.clock.wall_ms()).end_offset
+        follower.wait_committed(end_offset, waiter, None)
+        await waiter.told
+        pair.follower.may_cut.clear()
+        pair.follower.follow(pair.lead(epochs=2))
+        await until(lambda: follower.is_being_cut)
+        pair.follower.follow(pair.lead(epochs=epochs))
+        acknowledged = pair.produce("after")
+        await some_rounds()
+        pair.follower.may_cut.set()
+        await acknowledged
+        assert pair.bytes_of(follower) == pair.bytes_of(pair.leader)
 
     live(tmp_path, story)
 

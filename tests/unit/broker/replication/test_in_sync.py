@@ -5,12 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
+import pytest
+
 from ottla.broker.replication.in_sync import InSyncKeeper
 from ottla.errors import ErrorCode, NotController
 from ottla.types import LeaderEpoch
 from ottla.wire.messages.alter_partition import (
     AlterPartitionRequest,
     AlterPartitionResponse,
+    BrokerState,
     PartitionResult,
     TopicResult,
 )
@@ -45,8 +48,12 @@ class Keeping:
     async def noticed(self) -> None:
         """Until the controller has been asked and has answered."""
         self.keeper.notice(self.node.partition)
+        await self.asking
+
+    @property
+    def asking(self) -> asyncio.Task[None]:
         assert self.keeper._asking is not None
-        await self.keeper._asking
+        return self.keeper._asking
 
     @property
     def in_sync(self) -> set[int]:
@@ -132,18 +139,85 @@ def test_a_fenced_broker_is_not_proposed_before_it_is_back() -> None:
     live(story)
 
 
-def test_without_a_controller_nothing_changes() -> None:
-    def nobody(request: AlterPartitionRequest) -> AlterPartitionResponse:
-        raise NotController("nobody leads the metadata")
+def an_error(code: ErrorCode) -> Callable[[AlterPartitionRequest], AlterPartitionResponse]:
+    def answer(request: AlterPartitionRequest) -> AlterPartitionResponse:
+        response = as_asked(request)
+        response.topics[0].partitions[0].error_code = code
+        return response
 
+    return answer
+
+
+def lost(request: AlterPartitionRequest) -> AlterPartitionResponse:
+    raise NotController("The controller does not answer.")
+
+
+UNKNOWN_OUTCOMES = {
+    "the answer is lost": lost,
+    "a try before this one was taken": an_error(ErrorCode.INVALID_UPDATE_VERSION),
+    "another controller has begun": an_error(ErrorCode.NOT_CONTROLLER),
+    "nobody knows what": an_error(ErrorCode.UNKNOWN_SERVER_ERROR),
+    "no answer for this one": lambda request: AlterPartitionResponse(),
+}
+
+
+async def asked_times(keeping: Keeping, count: int) -> None:
+    while len(keeping.asked) < count:  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("outcome", UNKNOWN_OUTCOMES.values(), ids=UNKNOWN_OUTCOMES)
+def test_whoever_may_be_in_sync_counts_until_the_controller_has_said_so(
+    outcome: Callable[[AlterPartitionRequest], AlterPartitionResponse],
+) -> None:
     async def story() -> None:
-        keeping = Keeping(nobody)
+        keeping = Keeping(outcome)
         caught_up(keeping)
-        await keeping.noticed()
-        assert keeping.in_sync == {OWN, SECOND}
+        keeping.keeper.notice(keeping.node.partition)
+        await asked_times(keeping, 2)
+        keeping.node.produce("one")
+        keeping.node.flush()
+        keeping.node.fetched_by(SECOND, 1)
+        assert keeping.node.committed == 0, "the third may be in sync, and does not have it"
+        keeping.node.fetched_by(THIRD, 1)
+        assert keeping.node.committed == 1
+        keeping.answer = as_asked
+        await asyncio.wait_for(keeping.asking, 30)
+        assert keeping.in_sync == {OWN, SECOND, THIRD}
+        assert keeping.keeper.expansions == 1
+        assert len({repr(request.topics) for request in keeping.asked}) == 1
+
+    live(story)
+
+
+def test_an_open_proposal_is_over_with_newer_metadata() -> None:
+    async def story() -> None:
+        keeping = Keeping(lost)
+        caught_up(keeping)
+        keeping.keeper.notice(keeping.node.partition)
+        await asked_times(keeping, 1)
+        keeping.node.lead(isr=(OWN, SECOND), partition_epoch=7)
+        await asyncio.wait_for(keeping.asking, 30)
         replicas = keeping.node.partition.replicas
         assert replicas is not None
         assert not replicas.is_proposing
+
+    live(story)
+
+
+def test_an_open_proposal_is_of_the_life_in_which_a_replica_had_come_so_far() -> None:
+    async def story() -> None:
+        keeping = Keeping(lost)
+        caught_up(keeping)
+        keeping.keeper.notice(keeping.node.partition)
+        await asked_times(keeping, 1)
+        keeping.node.fetched_by(THIRD, 0, life=FIRST_LIFE + 1)
+        await asked_times(keeping, 2)
+        (asked,) = keeping.asked[-1].topics[0].partitions
+        assert asked.new_isr_with_epochs[-1] == BrokerState(THIRD, FIRST_LIFE)
+        keeping.answer = refused
+        await asyncio.wait_for(keeping.asking, 30)
+        assert keeping.in_sync == {OWN, SECOND}
 
     live(story)
 
@@ -189,8 +263,7 @@ def test_who_falls_back_leaves_after_a_round() -> None:
         keeping.node.produce("more")
         keeping.node.clock.ms += LAG_MS + 1
         await keeping.keeper.run()
-        assert keeping.keeper._asking is not None
-        await keeping.keeper._asking
+        await keeping.asking
         assert keeping.in_sync == {OWN}
         assert keeping.keeper.shrinks == 1
 
