@@ -8,7 +8,7 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker import logs
 from ottla.broker.chores import Chores
@@ -24,6 +24,7 @@ from ottla.broker.control.probing import Probes
 from ottla.broker.control.producer_ids import ProducerIds
 from ottla.broker.control.quorum_setup import new_quorum
 from ottla.broker.control.quorum_voters import is_only_voter
+from ottla.broker.control.refusal import leave_as_found
 from ottla.broker.control.reports import Reports
 from ottla.broker.control.runtime import Runtime
 from ottla.broker.control.snapshots import MetadataSnapshots
@@ -63,18 +64,22 @@ from ottla.broker.storage.recovery_points import RecoveryPointsChore
 from ottla.broker.storage.repairs import Repairs
 from ottla.broker.storage.retention import RetentionChore, Shortener
 from ottla.broker.storage.scrub import ScrubChore
-from ottla.broker.storage.stores import METADATA_PARTITION, Store, is_no_room, open_stores
+from ottla.broker.storage.stores import METADATA_PARTITION, Store, lacking_room, open_stores
 from ottla.broker.storage.truncation import Truncation
 from ottla.broker.threads import RealThreads
 from ottla.cluster.controller import Controller
+from ottla.cluster.features import check_known
 from ottla.cluster.image import NO_BROKER_EPOCH
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.config.listeners import Address
-from ottla.errors import CannotStart, OttlaError, StorageFailed
+from ottla.errors import CannotStart, OttlaError
 from ottla.log.handles import Handles
 from ottla.ports import Clock, Disk, Network, Random, Threads
 from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, LeaderEpoch, NodeId
 from ottla.wire.schema import Message
+
+if TYPE_CHECKING:
+    from ottla.broker.control.leader_check import LeaderCheck
 
 logger = logging.getLogger(__name__)
 
@@ -111,19 +116,40 @@ class Broker:
         self._doors: list[Door] = []
         self._preloading: asyncio.Task[None] | None = None
         self.has_stuck_disk = False
+        # From when all is wired together until partitions are opened.
+        self._can_back_out = False
+        self._leader_check: LeaderCheck | None = None
 
     async def start(self) -> ReadyInfo:
         """Of all that it has to write, nothing may fail for lack of room without saying where."""
         try:
             return await self._start()
-        except OSError as error:
-            if not is_no_room(error):
+        except BaseException as error:
+            await self._back_out()
+            place = lacking_room(error)
+            if place is None:
                 raise
-            raise CannotStart(f"{error.filename} cannot be written: {_NO_ROOM}") from error
-        except StorageFailed as error:
-            if os.strerror(errno.ENOSPC) not in str(error):
-                raise
-            raise CannotStart(f"{error}: {_NO_ROOM}") from error
+            raise CannotStart(f"{place}: {_NO_ROOM}") from error
+
+    async def _back_out(self) -> None:
+        """Whoever is not let in, or told to stop before, leaves nothing half done."""
+        if not self._can_back_out:
+            return
+        self._can_back_out = False
+        self._lifecycle.close()
+        self._controller_life.close()
+        for door in self._doors:
+            door.close()
+        await self._connections.stop(0)
+        self._controller.close()
+        self._quorum.close()
+        self._channel.close()
+        self._probes.close()
+        await asyncio.gather(*map(self._stop_flushers, self._stores))
+        if not self.has_stuck_disk:
+            leave_as_found(self._disk, self._stores, self._controller.partition)
+        self._stores.close()
+        self._io.close()
 
     async def _start(self) -> ReadyInfo:
         started_s = self._clock.steady_s()
@@ -139,10 +165,13 @@ class Broker:
         await self._start_metadata()
         self._wire_partitions()
         services = self._new_services()
+        self._can_back_out = True
         addresses = await self._listen(services)
         if self._quorum.has_others:
             await self._join_quorum()
+        check_known(self._metadata.image)
         await self._join_cluster(addresses)
+        self._can_back_out = False
         opening_s = self._clock.steady_s()
         self._follower.open_all()
         recovery_s = self._clock.steady_s() - opening_s
@@ -406,6 +435,11 @@ class Broker:
         await self._open_doors()
         await self._quorum.start()
         await self._quorum.ready()
+        # A node alone starts without what only several need.
+        from ottla.broker.control.leader_check import LeaderCheck
+
+        self._leader_check = LeaderCheck(self.config, self._clock, self._channel, self._quorum)
+        await self._leader_check.at_start()
 
     async def _bind_http(self) -> None:
         self._http_door: Door | None = None
@@ -558,6 +592,8 @@ class Broker:
         self._reports.close()
         self._channel.close()
         self._probes.close()
+        if self._leader_check is not None:
+            self._leader_check.close()
         self._checkpoints.stop()
         self._repairs.stop()
         await asyncio.gather(*map(self._stop_flushers, self._stores))

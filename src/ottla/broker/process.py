@@ -71,7 +71,9 @@ async def _serve(
     if not starting.done():
         await asyncio.wait((starting,), timeout=START_GRACE_S)
     if not starting.done():
-        # It waits for other nodes, and may for ever. What it has is safe, as after a crash.
+        # It waits for other nodes, and may for ever.
+        starting.cancel()
+        await asyncio.wait((starting,), timeout=START_GRACE_S)
         logger.info("stopped before it was ready")
         return codes[0]
     info = starting.result()

@@ -59,6 +59,13 @@ def write_offsets(
     disk.write_file(path, format_lines(entries))
 
 
+def write_offset(disk: Disk, path: str, partition: TopicPartition, offset: int) -> None:
+    """Blocking: one entry is replaced, or added; all others stay as they are."""
+    name = [partition.topic, str(partition.partition)]
+    entries = [entry for entry in parse_lines(disk, path, field_count=3) if entry[:2] != name]
+    disk.write_file(path, format_lines([*entries, [*name, str(offset)]]))
+
+
 def format_lines(entries: Collection[Sequence[object]]) -> bytes:
     lines = [str(VERSION), str(len(entries)), *(" ".join(map(str, entry)) for entry in entries)]
     return ("\n".join(lines) + "\n").encode()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.control.channel import ControllerChannel
@@ -21,8 +21,11 @@ from ottla.errors import (
     BrokerNotRegistered,
     CannotStart,
     DuplicateBrokerRegistration,
+    InconsistentClusterId,
+    InvalidRegistration,
     OttlaError,
     StaleBrokerEpoch,
+    UnsupportedVersion,
 )
 from ottla.types import NO_NODE
 from ottla.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -43,6 +46,21 @@ ASKING_PAUSE_S: Final = 0.01
 ASKING_PAUSE_S_MAX: Final = 0.5
 # A broker that leaves waits so long for somebody to tell: those who could may be leaving as well.
 LEAVE_ANSWER_S: Final = 1.0
+# The controller answers with a code alone.
+_REFUSALS: Final[Mapping[type[OttlaError], str]] = {
+    InvalidRegistration: (
+        "a data directory has the id of another broker's, was it copied? Take it out of log.dirs, "
+        "or remove directory.id from its meta.properties"
+    ),
+    InconsistentClusterId: (
+        "its data directory is of another cluster; start it with the directory, or the addresses, "
+        "of one and the same"
+    ),
+    UnsupportedVersion: (
+        "this version of Ottla does not know the cluster's levels of features; start the version "
+        "that the others have"
+    ),
+}
 FEATURES: Final = [Feature(name, *levels) for name, levels in SUPPORTED.items()]
 
 
@@ -95,6 +113,11 @@ class Lifecycle:
             raise CannotStart(
                 f"Broker {self._config.node_id} is already running at {where}; "
                 "give this one another node.id."
+            ) from error
+        except (InvalidRegistration, InconsistentClusterId, UnsupportedVersion) as error:
+            raise CannotStart(
+                f"The controller does not let this broker in: {_REFUSALS[type(error)]}. "
+                "The controller's log says more."
             ) from error
 
     async def _register(self) -> None:

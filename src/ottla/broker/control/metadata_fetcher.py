@@ -86,7 +86,7 @@ class MetadataFetcher:
         log = self._quorum.log_end()
         wait_ms = min(WAIT_MS_MAX, self._peers.times.fetch_timeout_ms // 2)
         reply = await self._peers.fetch(peer, self._request(log, epoch, wait_ms), wait_ms)
-        event, records = self._event(log, reply)
+        event, records = self._event(peer, log, reply)
         await self._quorum.ask(event, records)
         if event.error is ErrorCode.NONE and event.high_watermark >= 0:
             partition = self._quorum.partition
@@ -120,10 +120,16 @@ class MetadataFetcher:
             topics=[FetchTopic(topic_id=METADATA_TOPIC_ID, partitions=[asked])],
         )
 
-    def _event(self, log: LogEnd, reply: FetchResponse) -> tuple[FetchAnswered, bytes]:
-        if reply.error_code or not reply.responses:
+    def _event(
+        self, peer: NodeId, log: LogEnd, reply: FetchResponse
+    ) -> tuple[FetchAnswered, bytes]:
+        code = reply.error_code
+        if not code and reply.responses:
+            code = reply.responses[0].partitions[0].error_code
+        is_foreign = self._peers.is_of_another_cluster(peer, code)
+        if reply.error_code or not reply.responses or is_foreign:
             known = self._quorum
-            error = ErrorCode(reply.error_code or ErrorCode.UNKNOWN_SERVER_ERROR)
+            error = ErrorCode(code or ErrorCode.UNKNOWN_SERVER_ERROR)
             return FetchAnswered(
                 log.end_offset, log.last_epoch, error, known.leader_epoch, NO_NODE, Offset(-1)
             ), b""

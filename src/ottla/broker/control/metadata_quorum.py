@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.broker.control.control_batches import leader_change_batch
 from ottla.broker.storage.partition import Partition
-from ottla.errors import NotController, OttlaError
+from ottla.errors import CannotStart, NotController, OttlaError
 from ottla.ports import Clock
 from ottla.quorum.decisions import (
     AnnounceEpoch,
@@ -107,6 +107,10 @@ class MetadataQuorum:
         self._listeners: list[Callable[[], None]] = []
         self._is_ready = asyncio.Event()
         self._own_endpoint: Endpoint | None = None
+        self._strangers: set[NodeId] = set()
+        self._refusal: CannotStart | None = None
+        if peers is not None:
+            peers.on_stranger = self._meet_stranger
         # By follower, up to where it has been told that the log is committed.
         self.told_offsets: dict[int, int] = {}
         partition.commit_by(self)
@@ -134,6 +138,10 @@ class MetadataQuorum:
     @property
     def is_leader(self) -> bool:
         return self.partition.is_leader
+
+    @property
+    def voter_ids(self) -> set[int]:
+        return {key.id for key in self._quorum.voters.keys}
 
     @property
     def has_others(self) -> bool:
@@ -192,6 +200,31 @@ class MetadataQuorum:
                     await self._is_ready.wait()
             except TimeoutError:
                 logger.warning("%s", self._awaited())
+
+        if self._refusal is not None:
+            raise self._refusal
+
+    def _meet_stranger(self, node_id: NodeId) -> None:
+        """Of another cluster. Where no majority of our own is left, this node is the stranger."""
+        if node_id in self._strangers:
+            return
+        self._strangers.add(node_id)
+        voters, address = self._quorum.voters, self.address_of(node_id)
+        left = [key.id for key in voters.keys if key.id not in self._strangers]
+        is_lost = not self._quorum.is_voter or len(left) < voters.majority
+        if is_lost and not self._is_ready.is_set():
+            self._refusal = CannotStart(
+                f"The node at {address} belongs to another cluster than this one's data directory: "
+                "start with the directory of that cluster, or name the nodes of this one in "
+                "controller.quorum.voters or controller.quorum.bootstrap.servers."
+            )
+            self._is_ready.set()
+        else:
+            logger.error(
+                "the node at %s belongs to another cluster: its data directory is not of this one, "
+                "or controller.quorum.voters has a wrong address",
+                address,
+            )
 
     def _awaited(self) -> str:
         if not self._quorum.is_voter and self._peers is not None:

@@ -57,6 +57,8 @@ class QuorumPeers:
         self._connections: dict[tuple[NodeId, str], Connection] = {}
         self._opening: dict[tuple[NodeId, str], asyncio.Lock] = {}
         self._asking: dict[asyncio.Task[None], None] = {}
+        # Told of a node that belongs to another cluster; what else it says does not count.
+        self.on_stranger: Callable[[NodeId], None] = lambda node_id: None
         self._settings = ClientSettings(
             (),
             f"node-{own.key.id}",
@@ -132,6 +134,8 @@ class QuorumPeers:
         if reply.error_code:
             return RequestFailed(peer.id)
         result = reply.topics[0].partitions[0]
+        if self.is_of_another_cluster(peer.id, result.error_code):
+            return RequestFailed(peer.id)
         leader_id = NodeId(result.leader_id)
         return VoteAnswered(
             peer.id,
@@ -179,6 +183,8 @@ class QuorumPeers:
         if reply.error_code:
             return RequestFailed(peer)
         result = reply.topics[0].partitions[0]
+        if self.is_of_another_cluster(peer, result.error_code):
+            return RequestFailed(peer)
         leader_id = NodeId(result.leader_id)
         return Acknowledged(
             peer,
@@ -187,6 +193,12 @@ class QuorumPeers:
             leader_id,
             self._told_endpoints(leader_id, reply.node_endpoints),
         )
+
+    def is_of_another_cluster(self, peer: NodeId, code: int) -> bool:
+        if code != ErrorCode.INCONSISTENT_CLUSTER_ID:
+            return False
+        self.on_stranger(peer)
+        return True
 
     def _told_endpoints(self, node_id: NodeId, nodes: Iterable[object]) -> tuple[Endpoint, ...]:
         """Where an answer says that the leader is."""

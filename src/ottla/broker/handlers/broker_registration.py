@@ -6,14 +6,24 @@ the in-sync replicas of all that others can lead. Left out: the migration from Z
 
 from __future__ import annotations
 
+import logging
+
 from ottla.broker.control.asking import ask_controller
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
-from ottla.errors import DuplicateBrokerRegistration, code_of
+from ottla.errors import (
+    DuplicateBrokerRegistration,
+    InconsistentClusterId,
+    InvalidRegistration,
+    UnsupportedVersion,
+    code_of,
+)
 from ottla.wire.messages.broker_registration import (
     BrokerRegistrationRequest,
     BrokerRegistrationResponse,
 )
+
+logger = logging.getLogger(__name__)
 
 
 async def handle(
@@ -21,11 +31,16 @@ async def handle(
 ) -> BrokerRegistrationResponse:
     try:
         return await _registered(services, request)
-    except DuplicateBrokerRegistration:
+    except DuplicateBrokerRegistration as error:
         # The first may have died a moment ago, and this be its next life.
         if not await services.probes.is_gone(request.broker_id):
+            logger.warning("a broker at %s is not let in: %s", context.host or "this node", error)
             raise
         return await _registered(services, request)
+    except (InvalidRegistration, InconsistentClusterId, UnsupportedVersion) as error:
+        # The answer has a code and no words.
+        logger.warning("a broker at %s is not let in: %s", context.host or "this node", error)
+        raise
 
 
 async def _registered(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ottla.cluster.directories import is_reserved
 from ottla.config import BrokerConfig
-from ottla.errors import CannotStart
+from ottla.errors import CannotStart, StorageFailed
 from ottla.log.directory import DataDirectory, Identity, encode_uuid
 from ottla.log.reserve import NO_ROOM, Reserve
 from ottla.ports import Disk, Executor, Random, Threads
@@ -64,6 +64,15 @@ def is_broken(error: OSError) -> bool:
 
 def is_no_room(error: OSError) -> bool:
     return error.errno in NO_ROOM
+
+
+def lacking_room(error: BaseException) -> str | None:
+    """What cannot be written for lack of room, if that is what went wrong."""
+    if isinstance(error, OSError) and is_no_room(error):
+        return f"{error.filename} cannot be written"
+    if isinstance(error, StorageFailed) and os.strerror(errno.ENOSPC) in str(error):
+        return str(error)
+    return None
 
 
 class Store:
