@@ -15,6 +15,11 @@ from ottla.wire.messages.delete_records import (
     DeleteRecordsTopic,
 )
 from ottla.wire.messages.fetch import FetchPartition, FetchRequest, FetchTopic, ForgottenTopic
+from ottla.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsTopic,
+)
 from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.messages.offset_for_leader_epoch import (
     OffsetForLeaderEpochRequest,
@@ -137,6 +142,16 @@ def test_a_restart_fences_the_old_epoch(ottla_broker_factory) -> None:  # type: 
         assert after > before
         stale = fetch(client, "epochs", 0, current_leader_epoch=before)
         assert stale.error_code == ErrorCode.FENCED_LEADER_EPOCH
+        latest = ListOffsetsPartition(0, current_leader_epoch=before, timestamp=-1)
+        listing = ListOffsetsRequest(replica_id=-1, topics=[ListOffsetsTopic("epochs", [latest])])
+        listed = client.ask(listing, 7).topics[0].partitions[0]
+        assert listed.error_code == ErrorCode.FENCED_LEADER_EPOCH
+        past = OffsetForLeaderPartition(0, leader_epoch=before, current_leader_epoch=before)
+        ending = OffsetForLeaderEpochRequest(
+            replica_id=-1, topics=[OffsetForLeaderTopic("epochs", [past])]
+        )
+        ended = client.ask(ending, 4).topics[0].partitions[0]
+        assert ended.error_code == ErrorCode.FENCED_LEADER_EPOCH
         produce(client, "epochs", batch(b"new"))
         asked = OffsetForLeaderPartition(0, leader_epoch=before, current_leader_epoch=after)
         request = OffsetForLeaderEpochRequest(

@@ -388,6 +388,7 @@ class Broker:
                 self._clock,
                 self._random,
                 self.config.max_incremental_fetch_session_cache_slots,
+                tells_replicas_at_once=self.config.is_rack_aware,
             ),
             deadlines=deadlines,
             parking=Parking(self._loop, deadlines),

@@ -22,6 +22,8 @@ class Progress:
     """What one follower has told by its fetches in this leader epoch."""
 
     end_offset: Offset = NO_OFFSET
+    # Where its log begins.
+    start_offset: int = 0
     broker_epoch: int = NO_BROKER_EPOCH
     fetched_ms: int = 0
     # Where the leader's log ended when the follower last asked.
@@ -70,7 +72,13 @@ class ReplicaSet:
     # -------------------------------------------------------------------- what the fetches say
 
     def fetched(
-        self, replica: int, broker_epoch: int, offset: Offset, leader_end: Offset, now_ms: int
+        self,
+        replica: int,
+        broker_epoch: int,
+        offset: Offset,
+        leader_end: Offset,
+        now_ms: int,
+        start_offset: int = 0,
     ) -> bool:
         """A follower has all before `offset`; False when it is none, or of an earlier life."""
         progress = self._followers.get(replica)
@@ -85,6 +93,7 @@ class ReplicaSet:
         elif offset >= progress.leader_end >= 0:
             progress.caught_up_ms = max(progress.caught_up_ms, progress.fetched_ms)
         progress.end_offset = offset
+        progress.start_offset = start_offset
         progress.leader_end = leader_end
         progress.fetched_ms = now_ms
         return True

@@ -40,6 +40,8 @@ _FOR_KAFKA_FILES: Final = (
     " Accepted so that Kafka's files load, but without effect: a broker is one event loop."
 )
 
+RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
+LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 _ALONE: Final = " Accepted, but without effect on a cluster of one."
 
 
@@ -411,6 +413,16 @@ class BrokerConfig(Settings):
         at_least(0),
         has_effect=False,
     )
+    replica_selector_class: str | None = setting(
+        None,
+        f"With {RACK_AWARE_SELECTOR} consumers that say where they stand (client.rack) are sent "
+        "to a replica with that broker.rack, if one is in sync; otherwise all read from the "
+        "leader.",
+        Check(
+            lambda name: name in (None, RACK_AWARE_SELECTOR, LEADER_SELECTOR),
+            f"{RACK_AWARE_SELECTOR} or {LEADER_SELECTOR}",
+        ),
+    )
 
     # Groups and offsets
     group_min_session_timeout_ms: int = setting(
@@ -554,6 +566,11 @@ class BrokerConfig(Settings):
     @property
     def is_controller(self) -> bool:
         return CONTROLLER in self.process_roles
+
+    @property
+    def is_rack_aware(self) -> bool:
+        """Whether consumers are sent to replicas in their own rack (KIP-392)."""
+        return self.replica_selector_class == RACK_AWARE_SELECTOR
 
     @property
     def controller_names(self) -> frozenset[str]:

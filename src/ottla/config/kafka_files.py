@@ -42,7 +42,6 @@ _IDLE_PREFIXES: Final = (
     "remote.",
     "replica.fetch.backoff.",
     "replica.high.",
-    "replica.selector.",
     "replica.socket.",
     "replication.quota.",
     "sasl.",

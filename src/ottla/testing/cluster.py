@@ -7,7 +7,7 @@ import re
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
@@ -28,7 +28,8 @@ class Cluster:
 
     Each is broker and controller. With `controllers` they are brokers alone, and so many nodes
     with the numbers after theirs are the controllers. Settings are Kafka's names with their
-    values, for all nodes. Without `data_dir` the data goes when the cluster is closed.
+    values, for all nodes; with `racks`, node N stands in the Nth of them. Without `data_dir` the
+    data goes when the cluster is closed.
     """
 
     def __init__(
@@ -37,11 +38,13 @@ class Cluster:
         *,
         nodes: int = NODES,
         controllers: int = 0,
+        racks: Sequence[str] = (),
         data_dir: str | Path | None = None,
     ) -> None:
         self._settings = dict(settings or {})
         self._count = nodes
         self._controllers = controllers
+        self._racks = dict(enumerate(racks, start=1))
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._own_dir: Path | None = None
         self.nodes: dict[int, Broker] = {}
@@ -88,6 +91,8 @@ class Cluster:
         ports = dict(enumerate(free_ports(self._count + self._controllers), start=1))
         for node_id, port in ports.items():
             settings = {**self._settings, "node.id": node_id, **self._roles(node_id, ports)}
+            if node_id in self._racks:
+                settings["broker.rack"] = self._racks[node_id]
             directory = self._data_dir / f"{NODE_PREFIX}{node_id}"
             where = 0 if "listeners" in settings else port
             self.nodes[node_id] = Broker(

@@ -469,6 +469,32 @@ def test_a_waiting_follower_hears_of_commits_at_once_where_consumers_read_from_i
     asyncio.run(story())
 
 
+@pytest.mark.parametrize("at_once", [False, True])
+def test_what_was_committed_meanwhile_does_not_wait_where_consumers_read_from_followers(
+    at_once: bool,
+) -> None:
+    async def story() -> None:
+        stage = Stage(followed=True, at_once=at_once)
+        follower = opened(stage, OTHER)
+        stage.append(0)
+        stage.sync(0)
+        follower.fetch()
+        follower.want(0, 1)
+        answered = follower.send(max_wait_ms=20_000)
+        assert isinstance(answered, Deferred) is not at_once
+        stage.parking.deadlines.close()
+
+    asyncio.run(story())
+
+
+@in_a_loop
+async def test_without_a_selector_nobody_is_sent_elsewhere() -> None:
+    stage = Stage(followed=True)
+    client = Client(stage)
+    client.want(0, 0)
+    assert client.fetch(rack_id="anywhere")[0].preferred_read_replica == -1
+
+
 # --------------------------------------------------------------------------------- who goes
 
 

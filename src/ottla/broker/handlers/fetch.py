@@ -1,8 +1,9 @@
 """Fetch, versions 4 to 17: fetch sessions (KIP-227), topic ids (KIP-516), leader epochs (KIP-320).
 
-Followers are served from `replica_fetch`. Who does not lead names who does (KIP-951). Left out:
-rack-aware reads (KIP-392). The last stable offset is the high watermark as long as there are no
-transactions.
+Replicas are served from `replica_fetch`. Consumers read from followers, too, up to what these know
+to be committed, and are sent to one in their own rack (KIP-392, `replica.selector.class`). Who does
+not lead names who does (KIP-951). The last stable offset is the high watermark as long as there are
+no transactions.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from typing import ClassVar
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar
 
 from ottla.broker.deferred import Deferred
 from ottla.broker.handlers.metadata_fetch import MetadataFetch, is_of_metadata
@@ -30,6 +32,7 @@ from ottla.broker.network.waiting import EachPartition, ParkedFetch, ReadPlace, 
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
 from ottla.broker.storage.partition import Partition
+from ottla.cluster.read_replicas import nearer_replica
 from ottla.errors import (
     FetchSessionTopicIdError,
     OttlaError,
@@ -45,6 +48,9 @@ from ottla.wire.messages.fetch import (
     PartitionData,
 )
 from ottla.wire.schema import Buffer
+
+if TYPE_CHECKING:
+    from ottla.broker.control.metadata import MetadataCache
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +90,7 @@ class Fetch:
         "_is_follower_enough",
         "_known",
         "_partitions",
+        "_rack",
         "_request",
         "_services",
         "_session",
@@ -96,6 +103,8 @@ class Fetch:
         self._request = request
         self._by_id = context.version >= TOPIC_IDS_VERSION
         self._is_follower_enough = context.version >= FOLLOWERS_VERSION
+        # Where the consumer stands, if it may be sent to a replica there.
+        self._rack = request.rack_id if services.config.is_rack_aware else ""
         self._bytes_max = min(request.max_bytes, services.config.fetch_max_bytes)
         self._session: FetchSession | None = None
         self._uses_session = False
@@ -218,7 +227,7 @@ class Fetch:
                 else:
                     room -= size
                     byte_count += size
-            elif answer.diverging_epoch.end_offset >= 0:
+            elif answer.diverging_epoch.end_offset >= 0 or answer.preferred_read_replica >= 0:
                 must_answer = True
         return answers, byte_count, False, must_answer
 
@@ -239,6 +248,8 @@ class Fetch:
         answer.high_watermark = answer.last_stable_offset = committed
         answer.log_start_offset = partition.start_offset
         answer.records = b""
+        if self._rack and self._is_sent_elsewhere(partition, asked, answer):
+            return False
         if asked.last_fetched_epoch >= 0:
             parted = partition.divergence(asked.last_fetched_epoch, asked.fetch_offset)
             if parted is not None:
@@ -249,6 +260,21 @@ class Fetch:
         limit = min(asked.partition_max_bytes, room)
         place = (partition, asked.fetch_offset, limit, committed)
         return self._fill(place, answer, partition.read, cached_only, reads)
+
+    def _is_sent_elsewhere(
+        self, partition: Partition, asked: FetchPartition, answer: PartitionData
+    ) -> bool:
+        """Whether a follower in the consumer's own rack is named to read from."""
+        replicas = partition.replicas
+        if replicas is None:
+            return False
+        metadata, listener = self._services.metadata, self._context.listener
+        racks = metadata.kept_for_image(("racks", listener), partial(_racks_on, metadata, listener))
+        nearer = nearer_replica(replicas, racks, self._rack, asked.fetch_offset)
+        if nearer is None:
+            return False
+        answer.preferred_read_replica = nearer
+        return True
 
     def _fill(
         self,
@@ -380,6 +406,7 @@ class Fetch:
             asked.fetch_offset == self._readable_to(partition)
             and not answer.records
             and answer.error_code == 0
+            and answer.preferred_read_replica < 0
             and answer.diverging_epoch.end_offset < 0
         )
 
@@ -404,3 +431,8 @@ class Fetch:
             memory[partition] = asked.fetch_offset
         elif before is not None:
             del memory[partition]
+
+
+def _racks_on(metadata: MetadataCache, listener: str) -> dict[int, str | None]:
+    """Where the brokers stand that clients of this listener can reach."""
+    return {broker.id: broker.rack for broker in metadata.brokers() if listener in broker.endpoints}

@@ -52,7 +52,7 @@ class ReplicaFetch(Fetch):
         if self._parted(partition, asked) is not None:
             return
         is_counted = partition.fetched_by(
-            self._replica, self._broker_epoch, asked.fetch_offset, now_ms
+            self._replica, self._broker_epoch, asked.fetch_offset, now_ms, asked.log_start_offset
         )
         if is_counted and partition.is_misplaced(self._replica):
             self._services.on_misplaced(partition)

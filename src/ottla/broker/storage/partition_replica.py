@@ -255,14 +255,26 @@ class PartitionReplica(PartitionWrites):
         """What a leader knows of its replicas; None for a follower."""
         return self._replicas
 
-    def fetched_by(self, replica: NodeId, broker_epoch: int, offset: int, now_ms: int) -> bool:
+    def fetched_by(
+        self,
+        replica: NodeId,
+        broker_epoch: int,
+        offset: int,
+        now_ms: int,
+        start_offset: int = 0,
+    ) -> bool:
         """A replica has all before `offset`, durably; False when it is none, or of an earlier life.
 
         A fetch of an earlier leader epoch says nothing: the caller has compared them.
         """
         replicas = self._replicas
         if replicas is None or not replicas.fetched(
-            replica, broker_epoch, Offset(offset), Offset(self._log.end_offset), now_ms
+            replica,
+            broker_epoch,
+            Offset(offset),
+            Offset(self._log.end_offset),
+            now_ms,
+            start_offset,
         ):
             return False
         self._commit()
