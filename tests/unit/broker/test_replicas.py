@@ -407,6 +407,18 @@ def test_another_isr_under_the_same_epoch_fails_nobody_and_may_commit() -> None:
     assert node.waiter.told == {"a": None}
 
 
+def test_metadata_that_comes_after_the_controllers_answers_changes_nothing() -> None:
+    node = Node()
+    node.lead(isr=(OWN,), partition_epoch=1)
+    # Two answers of the controller are here before the metadata tells of the first.
+    node.lead(isr=(OWN, SECOND), partition_epoch=2)
+    node.lead(isr=(OWN, SECOND, THIRD), partition_epoch=3)
+    node.lead(isr=(OWN, SECOND), partition_epoch=2)
+    replicas = node.partition.replicas
+    assert replicas is not None
+    assert (replicas.isr, replicas.partition_epoch) == ({OWN, SECOND, THIRD}, 3)
+
+
 def test_an_epoch_that_is_over_never_comes_again() -> None:
     node = Node()
     node.lead(epoch=3)

@@ -113,7 +113,8 @@ class PartitionReplica(PartitionWrites):
             self._begin_leading(epoch)
             known = ReplicaSet(self.node_id, replicas, isr, partition_epoch, now_ms)
             self._replicas = known
-        else:
+        elif partition_epoch >= known.partition_epoch:
+            # Else the metadata comes later than what the controller has answered since.
             known.decided(replicas, isr, partition_epoch, now_ms)
             self.waiters.have_news(self)
         self._alone = self._rule is None and known.replicas == {self.node_id}
