@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from ottla.errors import ErrorCode
 from ottla.quorum.state import QuorumState
+from ottla.quorum.values import Value
 from ottla.quorum.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from ottla.types import NodeId, Offset
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(Value):
     """Must be on stable storage before the next decision is looked at."""
 
     state: QuorumState
 
 
-@dataclass(frozen=True, slots=True)
-class AskVote:
+class AskVote(Value):
     """Send Vote; answered by VoteAnswered or RequestFailed."""
 
     peer: ReplicaKey
@@ -29,16 +27,14 @@ class AskVote:
     last_offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class AnnounceEpoch:
+class AnnounceEpoch(Value):
     """Send BeginQuorumEpoch with this node as the leader; answered by Acknowledged."""
 
     peer: ReplicaKey
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class EndEpoch:
+class EndEpoch(Value):
     """Send EndQuorumEpoch; answered by Acknowledged."""
 
     peer: ReplicaKey
@@ -46,8 +42,7 @@ class EndEpoch:
     successors: tuple[ReplicaKey, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AskUpdate:
+class AskUpdate(Value):
     """Send UpdateRaftVoter about this node to the leader; answered by Acknowledged."""
 
     leader_id: NodeId
@@ -55,8 +50,7 @@ class AskUpdate:
     voter: Voter
 
 
-@dataclass(frozen=True, slots=True)
-class Lead:
+class Lead(Value):
     """This node leads the epoch: append a LeaderChangeMessage, which must get `start_offset`."""
 
     epoch: int
@@ -65,15 +59,13 @@ class Lead:
     granting: tuple[ReplicaKey, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class StepDown:
+class StepDown(Value):
     """This node leads `epoch` no more: appends are refused, those under way may not commit."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Follow:
+class Follow(Value):
     """Fetch from this leader, one request at a time, each from the log's synced end."""
 
     epoch: int
@@ -81,57 +73,49 @@ class Follow:
     endpoints: tuple[Endpoint, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Seek:
+class Seek(Value):
     """Fetch from any voter or bootstrap server, until one tells who leads."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Value):
     """Fetch from nobody; the answer to a fetch under way is not wanted."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Truncate:
+class Truncate(Value):
     """Cut the log where `epoch`, or the largest before it, ends at `end_offset` at the leader."""
 
     epoch: int
     end_offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class TakeRecords:
+class TakeRecords(Value):
     """Append and sync the records of the FetchAnswered just handed in."""
 
 
-@dataclass(frozen=True, slots=True)
-class TakeSnapshot:
+class TakeSnapshot(Value):
     """Load this snapshot from the leader; then the log begins at its end."""
 
     end_offset: Offset
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Commit:
+class Commit(Value):
     """Everything before `offset` is committed, as far as this node has synced it."""
 
     offset: Offset
 
 
-@dataclass(frozen=True, slots=True)
-class AppendVoters:
+class AppendVoters(Value):
     """Append a VotersRecord, after a KRaftVersionRecord when it is the first one in the log."""
 
     voters: VoterSet
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(Value):
     """The answer to the request just handed in (Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch)."""
 
     error: ErrorCode
@@ -140,8 +124,7 @@ class Answer:
     granted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AnswerChange:
+class AnswerChange(Value):
     """The answer to a request about voters, now or when it is committed."""
 
     ticket: int
@@ -149,8 +132,7 @@ class AnswerChange:
     message: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class WakeAt:
+class WakeAt(Value):
     """Hand in TimePassed at this time; replaces the time that was set before."""
 
     at_ms: int

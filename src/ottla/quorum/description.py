@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from ottla.quorum.node import LogEnd, Node
 from ottla.quorum.progress import OBSERVER_SESSION_MS
+from ottla.quorum.values import Value
 from ottla.quorum.voters import ReplicaKey, VoterSet
 from ottla.types import NO_OFFSET, NodeId, Offset
 
 
-@dataclass(frozen=True, slots=True)
-class ReplicaView:
+class ReplicaView(Value):
     """Times are of the steady clock, -1 where they are not known."""
 
     key: ReplicaKey
@@ -20,8 +18,7 @@ class ReplicaView:
     caught_up_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(Value):
     leader_id: NodeId
     epoch: int
     high_watermark: Offset

@@ -2,31 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TypeAlias
 
 from ottla.errors import ErrorCode
+from ottla.quorum.values import Value
 from ottla.quorum.voters import Endpoint, ReplicaKey, Voter, VoterSet
 from ottla.types import NodeId, Offset
 
 
-@dataclass(frozen=True, slots=True)
-class Started:
+class Started(Value):
     """The first event."""
 
 
-@dataclass(frozen=True, slots=True)
-class TimePassed:
+class TimePassed(Value):
     """The time of a `WakeAt` has come; an earlier or a needless call does no harm."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogMoved:
+class LogMoved(Value):
     """The log that comes along has other ends than before: appended, synced, cut, begun anew."""
 
 
-@dataclass(frozen=True, slots=True)
-class VotersAppended:
+class VotersAppended(Value):
     """A VotersRecord at `offset` is in the log or in the snapshot it begins with.
 
     Told right after the batch was appended (by whom ever, synced or not), before anything else.
@@ -36,13 +32,11 @@ class VotersAppended:
     voters: VoterSet
 
 
-@dataclass(frozen=True, slots=True)
-class ResignAsked:
+class ResignAsked(Value):
     """This node stops, or somebody else should lead."""
 
 
-@dataclass(frozen=True, slots=True)
-class VoteAsked:
+class VoteAsked(Value):
     """Vote. `voter` is whom the sender believes to ask."""
 
     epoch: int
@@ -54,8 +48,7 @@ class VoteAsked:
     cluster_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EpochBegun:
+class EpochBegun(Value):
     """BeginQuorumEpoch."""
 
     epoch: int
@@ -65,8 +58,7 @@ class EpochBegun:
     cluster_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class EpochEnded:
+class EpochEnded(Value):
     """EndQuorumEpoch. The first of `successors` should stand at once."""
 
     epoch: int
@@ -76,8 +68,7 @@ class EpochEnded:
     cluster_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FetchAsked:
+class FetchAsked(Value):
     """Fetch of the metadata log, or FetchSnapshot.
 
     The sender has synced everything before `offset`. `matches` says that our log has this offset,
@@ -92,8 +83,7 @@ class FetchAsked:
     cluster_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class VoteAnswered:
+class VoteAnswered(Value):
     """The answer to an AskVote, with what was asked."""
 
     peer: NodeId
@@ -106,8 +96,7 @@ class VoteAnswered:
     endpoints: tuple[Endpoint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Acknowledged:
+class Acknowledged(Value):
     """The answer to an AnnounceEpoch, EndEpoch or AskUpdate."""
 
     peer: NodeId
@@ -117,15 +106,13 @@ class Acknowledged:
     endpoints: tuple[Endpoint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class RequestFailed:
+class RequestFailed(Value):
     """No answer to an AskVote, AnnounceEpoch or EndEpoch will come: it will be sent again."""
 
     peer: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class FetchAnswered:
+class FetchAnswered(Value):
     """The answer to a Fetch from `asked_offset` after `asked_last_epoch`, or to a FetchSnapshot.
 
     `diverging` is (epoch, end offset), `snapshot` (end offset, epoch), as the leader says.
@@ -143,16 +130,14 @@ class FetchAnswered:
     endpoints: tuple[Endpoint, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class LeaderUnreachable:
+class LeaderUnreachable(Value):
     """The connection to the leader was refused, or lost: it may be dead."""
 
     epoch: int
     leader_id: NodeId
 
 
-@dataclass(frozen=True, slots=True)
-class AddVoterAsked:
+class AddVoterAsked(Value):
     """AddRaftVoter, after the shell has asked the new voter for the versions it supports."""
 
     ticket: int
@@ -162,8 +147,7 @@ class AddVoterAsked:
     cluster_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveVoterAsked:
+class RemoveVoterAsked(Value):
     """RemoveRaftVoter."""
 
     ticket: int
@@ -171,8 +155,7 @@ class RemoveVoterAsked:
     cluster_id: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateVoterAsked:
+class UpdateVoterAsked(Value):
     """UpdateRaftVoter: a voter says where it listens."""
 
     ticket: int

@@ -28,6 +28,7 @@ from ottla.quorum.progress import Leadership
 from ottla.quorum.roles import NEXT, NEXT_EPOCH, Role
 from ottla.quorum.state import NO_DIRECTORY_ID, QuorumState
 from ottla.quorum.times import Times
+from ottla.quorum.values import Value
 from ottla.quorum.voters import Endpoint, ReplicaKey, Voter, VoterHistory, VoterSet
 from ottla.types import NO_NODE, NodeId, Offset
 
@@ -36,8 +37,7 @@ class BrokenQuorum(Exception):
     """Two leaders of one epoch, or a cut below what is committed: this node must stop."""
 
 
-@dataclass(frozen=True, slots=True)
-class LogEnd:
+class LogEnd(Value):
     """Where the local log ends; `last_epoch` is that of its last batch, 0 without one."""
 
     end_offset: Offset

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from dataclasses import dataclass
 from typing import Final
 
+from ottla.quorum.values import Value
 from ottla.types import NO_NODE, NodeId
 
 FILE_NAME: Final = "quorum-state"
@@ -18,8 +18,7 @@ class UnreadableQuorumState(Exception):
     """The file holds something else than a quorum state that this version knows."""
 
 
-@dataclass(frozen=True, slots=True)
-class QuorumState:
+class QuorumState(Value):
     leader_id: NodeId = NO_NODE
     leader_epoch: int = 0
     voted_id: NodeId = NO_NODE

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Final
 
 from ottla.config import BrokerConfig
+from ottla.quorum.values import Value
 
 FIRST_ELECTION_SHARE: Final = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Times:
+class Times(Value):
     election_timeout_ms: int = 1000
     fetch_timeout_ms: int = 2000
     election_backoff_max_ms: int = 1000

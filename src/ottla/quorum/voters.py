@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from ottla.quorum.state import NO_DIRECTORY_ID
+from ottla.quorum.values import Value
 from ottla.types import NodeId, Offset
 
 # Voters that come from a setting, or from the formatting of the disk, stand before the log.
@@ -26,8 +26,7 @@ class Endpoint(NamedTuple):
     port: int
 
 
-@dataclass(frozen=True, slots=True)
-class Voter:
+class Voter(Value):
     key: ReplicaKey
     endpoints: tuple[Endpoint, ...] = ()
     kraft_version_min: int = 0
@@ -82,7 +81,10 @@ class VoterSet:
     def updated(self, voter: Voter) -> VoterSet | None:
         """With new endpoints and versions of a voter; None when it is no voter."""
         key = self.key_of(voter.key)
-        return None if key is None else self.with_voter(replace(voter, key=key))
+        if key is None:
+            return None
+        versions = (voter.kraft_version_min, voter.kraft_version_max)
+        return self.with_voter(Voter(key, voter.endpoints, *versions))
 
 
 class Standing(NamedTuple):

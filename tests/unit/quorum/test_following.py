@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,6 +18,11 @@ from unit.quorum.stage import TIMES, Stage, key, kinds, only, voter, voter_set
 
 THREE = voter_set(1, 2, 3)
 ANSWER = on.FetchAnswered(Offset(10), 3, ErrorCode.NONE, 4, NodeId(2), Offset(8), True)
+
+
+def answer(**fields: Any) -> on.FetchAnswered:
+    """The same, but for these."""
+    return on.FetchAnswered(**{**vars(ANSWER), **fields})
 
 
 def follower() -> Stage:
@@ -39,36 +44,35 @@ def test_records_of_the_leader_are_taken_and_its_mark_is_committed() -> None:
 
 
 def test_diverging_log_is_cut_where_the_leader_says() -> None:
-    answer = replace(ANSWER, has_records=False, diverging=(2, Offset(7)))
-    assert follower().tell(answer) == [do.Truncate(2, Offset(7))]
+    parted = answer(has_records=False, diverging=(2, Offset(7)))
+    assert follower().tell(parted) == [do.Truncate(2, Offset(7))]
 
 
 def test_follower_that_is_too_far_away_loads_the_snapshot() -> None:
-    answer = replace(ANSWER, has_records=False, snapshot=(Offset(50), 3))
-    assert follower().tell(answer) == [do.TakeSnapshot(Offset(50), 3)]
+    begun_anew = answer(has_records=False, snapshot=(Offset(50), 3))
+    assert follower().tell(begun_anew) == [do.TakeSnapshot(Offset(50), 3)]
 
 
 @pytest.mark.parametrize("asked", [{"asked_offset": Offset(9)}, {"asked_last_epoch": 2}])
 def test_answer_to_a_fetch_from_another_end_of_the_log_is_not_taken(asked: dict[str, int]) -> None:
-    answer = replace(ANSWER, **asked)  # type: ignore[arg-type]
-    assert follower().tell(answer) == []
+    assert follower().tell(answer(**asked)) == []
 
 
 def test_answer_of_an_older_epoch_is_not_taken() -> None:
-    assert follower().tell(replace(ANSWER, epoch=3, leader_id=NodeId(3))) == []
+    assert follower().tell(answer(epoch=3, leader_id=NodeId(3))) == []
 
 
 def test_answer_does_not_come_into_a_log_that_is_not_synced() -> None:
     stage = follower()
     stage.grow(2, synced=False)
-    assert stage.tell(replace(ANSWER, asked_offset=Offset(12), asked_last_epoch=4)) == []
+    assert stage.tell(answer(asked_offset=Offset(12), asked_last_epoch=4)) == []
 
 
 def test_cut_below_what_is_committed_stops_the_node() -> None:
     stage = follower()
     stage.tell(ANSWER)
     with pytest.raises(BrokenQuorum):
-        stage.tell(replace(ANSWER, diverging=(2, Offset(7))))
+        stage.tell(answer(diverging=(2, Offset(7))))
 
 
 def test_each_answer_of_the_leader_puts_the_election_off() -> None:

@@ -111,8 +111,6 @@ class MetadataQuorum:
         self._refusal: CannotStart | None = None
         if peers is not None:
             peers.on_stranger = self._meet_stranger
-        # By follower, up to where it has been told that the log is committed.
-        self.told_offsets: dict[int, int] = {}
         partition.commit_by(self)
 
     def _new_fetcher(self, peers: QuorumPeers) -> MetadataFetcher:
@@ -358,7 +356,6 @@ class MetadataQuorum:
 
     def _lead(self, decision: Lead) -> None:
         now, voters = self._clock.now(), [key.id for key in decision.voters]
-        self.told_offsets.clear()
         partition = self.partition
         if self.has_others:
             logger.info("this node leads the metadata log under epoch %d", decision.epoch)
@@ -368,12 +365,24 @@ class MetadataQuorum:
         try:
             appended = partition.append_own(batch, read_header(batch), now.wall_ms)
         except (OttlaError, OSError) as error:
-            logger.error("the metadata log cannot be led: %s", error)
-            self.tell(ResignAsked())
+            self.failed(decision.epoch, error)
             return
         assert appended.base_offset == decision.start_offset, "the epoch begins somewhere else"
+        partition.wait_durable(self, decision.epoch)
         if self._controller is not None:
             self._controller.start_leading().add_done_callback(self._became_ready)
+
+    # As the WriteWaiter of what a leader writes for the quorum itself.
+
+    def succeeded(self, epoch: int) -> None:
+        """It is on disk here; when it is committed, the quorum says."""
+
+    def failed(self, epoch: int, error: Exception) -> None:
+        """A leader that cannot write would be followed in silence: another one may do better."""
+        if self.is_leader and self._quorum.epoch == epoch and self.has_others:
+            logger.error("the metadata log cannot be led: %s", error)
+            # After this turn: whoever tells may be in the middle of a change of roles.
+            self._loop.call_soon(self.tell, ResignAsked())
 
     def _step_down(self, decision: StepDown) -> None:
         if self.has_others:

@@ -63,7 +63,7 @@ def handle(
     services: Services, context: RequestContext, request: FetchRequest
 ) -> Deferred[FetchResponse] | FetchResponse | Awaitable[Deferred[FetchResponse] | FetchResponse]:
     if is_of_metadata(request):
-        return MetadataFetch(services, request).start()
+        return MetadataFetch(services, context, request).start()
     if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
         from ottla.broker.handlers.replica_fetch import ReplicaFetch
 

@@ -6,9 +6,11 @@ A fetch waits until there is more in the log, committed or not, or more of it is
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Final
 
 from ottla.broker.deferred import Deferred
+from ottla.broker.request import RequestContext
 from ottla.errors import ErrorCode, OttlaError, code_of
 from ottla.quorum.decisions import Answer
 from ottla.quorum.events import FetchAsked
@@ -24,9 +26,13 @@ from ottla.wire.messages.fetch import (
     PartitionData,
     SnapshotId,
 )
+from ottla.wire.schema import Buffer
 
 if TYPE_CHECKING:
     from ottla.broker.services import Services
+
+# In a connection's memory: the epoch, and up to where its node knows the log to be committed.
+TOLD: Final = "metadata-told"
 
 
 def is_of_metadata(request: FetchRequest) -> bool:
@@ -42,12 +48,13 @@ def is_of_metadata(request: FetchRequest) -> bool:
 class MetadataFetch:
     """One fetch, from its count as progress of its sender to its reply."""
 
-    def __init__(self, services: Services, request: FetchRequest) -> None:
+    def __init__(self, services: Services, context: RequestContext, request: FetchRequest) -> None:
         self._services = services
         self._quorum = services.quorum
         self._partition = services.quorum.partition
         self._request = request
         self._asked = request.topics[0].partitions[0]
+        self._memory = context.memory
         self._deferred: Deferred[FetchResponse] = Deferred()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -64,10 +71,11 @@ class MetadataFetch:
         )
         if answer.error is not ErrorCode.NONE:
             return self._reply(self._data(answer))
-        data = self._read()
-        is_news = data.records or data.error_code or data.snapshot_id.end_offset >= 0
-        is_parted = data.diverging_epoch.end_offset >= 0
-        if is_news or is_parted or self._has_committed_more():
+        data, is_ours = self._look()
+        if is_ours and self._has_records:
+            self._read(data)
+            return self._deferred
+        if not is_ours or self._has_committed_more():
             return self._reply(data)
         return self._park()
 
@@ -83,31 +91,63 @@ class MetadataFetch:
 
     def _has_committed_more(self) -> bool:
         """Than the sender can know: it is told at once, with records or without."""
-        told = self._quorum.told_offsets.get(self._request.replica_state.replica_id, -1)
-        return self._quorum.high_watermark > told
+        told: tuple[int, int] = self._memory.get(TOLD, (-1, -1))
+        return (self._quorum.leader_epoch, self._quorum.high_watermark) > told
 
     # --------------------------------------------------------------------------------- reading
 
-    def _read(self) -> PartitionData:
+    def _look(self) -> tuple[PartitionData, bool]:
+        """What there is to say but for the records, and whether they go on where it asks."""
         quorum, partition, asked = self._quorum, self._partition, self._asked
         leads = ErrorCode.NONE if quorum.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
         data = self._data(Answer(leads, quorum.leader_epoch, quorum.leader_id))
         if not quorum.is_leader:
-            return data
+            return data, False
         parted = self._parted()
         if asked.fetch_offset < partition.start_offset:
             start = partition.start_offset
             data.snapshot_id = SnapshotId(start, max(0, partition.epoch_at(start - 1)))
         elif parted is not None:
             data.diverging_epoch = EpochEndOffset(*parted)
-        elif asked.fetch_offset < partition.end_offset:
-            try:
-                data.records = partition.read_uncommitted(
-                    asked.fetch_offset, asked.partition_max_bytes, cached_only=False
-                )
-            except (OttlaError, OSError) as error:
-                data.error_code = code_of(error)
-        return data
+        else:
+            return data, True
+        return data, False
+
+    @property
+    def _has_records(self) -> bool:
+        return self._asked.fetch_offset < self._partition.written_offset
+
+    def _read(self, data: PartitionData) -> None:
+        """From memory, or in a thread of the disk that has to be waited for."""
+        try:
+            records = self._records(cached_only=True)
+        except (OttlaError, OSError) as error:
+            data.error_code = code_of(error)
+        else:
+            if records is None:
+                store = self._services.stores.of(self._partition)
+                store.run(partial(self._records, cached_only=False)).add_done_callback(self._found)
+                return
+            data.records = records
+        self._deferred.resolve(self._reply(data))
+
+    def _records(self, *, cached_only: bool) -> Buffer | None:
+        asked = self._asked
+        return self._partition.read_uncommitted(
+            asked.fetch_offset, asked.partition_max_bytes, cached_only=cached_only
+        )
+
+    def _found(self, read: asyncio.Future[Buffer | None]) -> None:
+        """While the disk was waited for, another may have begun to lead."""
+        if self._deferred.is_resolved:
+            return
+        (data, is_ours), error = self._look(), read.exception()
+        is_ours = is_ours and self._asked.current_leader_epoch == data.current_leader.leader_epoch
+        if error is not None:
+            data.error_code = data.error_code or code_of(error)
+        elif is_ours:
+            data.records = read.result() or b""
+        self._deferred.resolve(self._reply(data))
 
     def _data(self, answer: Answer) -> PartitionData:
         return PartitionData(
@@ -122,8 +162,7 @@ class MetadataFetch:
     def _reply(self, data: PartitionData) -> FetchResponse:
         leader_id = NodeId(data.current_leader.leader_id)
         if data.error_code == ErrorCode.NONE:
-            replica = self._request.replica_state.replica_id
-            self._quorum.told_offsets[replica] = data.high_watermark
+            self._memory[TOLD] = (data.current_leader.leader_epoch, data.high_watermark)
         endpoint = self._quorum.endpoint_of(leader_id)
         nodes = [] if endpoint is None else [NodeEndpoint(leader_id, endpoint.host, endpoint.port)]
         topic = FetchableTopicResponse(topic_id=METADATA_TOPIC_ID, partitions=[data])
@@ -154,8 +193,13 @@ class MetadataFetch:
         self._services.loop.call_soon(self._complete)
 
     def _complete(self) -> None:
-        if not self._deferred.is_resolved:
-            self._deferred.resolve(self._reply(self._read()))
+        if self._deferred.is_resolved:
+            return
+        data, is_ours = self._look()
+        if is_ours and self._has_records:
+            self._read(data)
+        else:
+            self._deferred.resolve(self._reply(data))
 
     def _leave(self) -> None:
         if self._timer is not None:
