@@ -97,6 +97,8 @@ class ErrorCode(IntEnum):
     PRODUCER_FENCED = 90
     DUPLICATE_RESOURCE = 92
     INVALID_UPDATE_VERSION = 95
+    SNAPSHOT_NOT_FOUND = 98
+    POSITION_OUT_OF_RANGE = 99
     UNKNOWN_TOPIC_ID = 100
     DUPLICATE_BROKER_REGISTRATION = 101
     BROKER_ID_NOT_REGISTERED = 102
@@ -295,6 +297,13 @@ class InvalidFetchSessionEpoch(OttlaError): ...
 class FetchSessionTopicIdError(OttlaError): ...
 
 
+class SnapshotNotFound(OttlaError):
+    """It was removed, or never was."""
+
+
+class PositionOutOfRange(OttlaError): ...
+
+
 class TransactionsNotSupported(OttlaError):
     """Asked for a transaction, which this version does not have."""
 
@@ -353,6 +362,8 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     FetchSessionNotFound: ErrorCode.FETCH_SESSION_ID_NOT_FOUND,
     InvalidFetchSessionEpoch: ErrorCode.INVALID_FETCH_SESSION_EPOCH,
     FetchSessionTopicIdError: ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
+    SnapshotNotFound: ErrorCode.SNAPSHOT_NOT_FOUND,
+    PositionOutOfRange: ErrorCode.POSITION_OUT_OF_RANGE,
     TransactionsNotSupported: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 

@@ -250,7 +250,7 @@ class Broker:
             partition,
             state,
             partial(store.run, self._log.save_state),
-            0 if snapshot is None else snapshot.id.epoch,
+            self._snapshots,
             self._give_up,
         )
         self._metadata = MetadataCache(self.config)
@@ -267,6 +267,7 @@ class Broker:
             ),
             self._metadata.committed,
             self._snapshots.newest,
+            on_snapshot=self._metadata.replaced,
         )
         self._snapshots.take_of(self._controller, self._metadata)
         if is_alone:
@@ -371,6 +372,7 @@ class Broker:
             controller=self._controller,
             leadership=self._quorum,
             quorum=self._quorum,
+            snapshots=self._snapshots,
             channel=self._channel,
             probes=self._probes,
             producer_ids=ProducerIds(

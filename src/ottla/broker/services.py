@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from ottla.broker.control.probing import Probes
     from ottla.broker.control.producer_ids import ProducerIds
     from ottla.broker.control.runtime import Runtime
+    from ottla.broker.control.snapshots import MetadataSnapshots
     from ottla.broker.counters import Metrics
     from ottla.broker.network.fetch_sessions import FetchSessions
     from ottla.broker.network.router import Router
@@ -45,6 +46,7 @@ class Services:
     controller: Runtime[Controller]
     leadership: Leadership
     quorum: MetadataQuorum
+    snapshots: MetadataSnapshots
     channel: ControllerChannel
     probes: Probes
     producer_ids: ProducerIds

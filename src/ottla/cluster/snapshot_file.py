@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from ottla.cluster.framing import encode_record
-from ottla.errors import CorruptBatch
+from ottla.errors import CorruptBatch, PositionOutOfRange, SnapshotNotFound
 from ottla.ports import Disk
 from ottla.types import LeaderEpoch, Offset
 from ottla.wire.codec import MalformedMessage, decode, encode
@@ -29,7 +29,7 @@ from ottla.wire.records import (
     encode_batch,
     headers_in,
 )
-from ottla.wire.schema import Message
+from ottla.wire.schema import Buffer, Message
 
 logger = logging.getLogger(__name__)
 
@@ -221,6 +221,51 @@ class SnapshotFiles:
             raise
         self._disk.sync_directory(self._directory)
         return size
+
+    def piece(self, id: SnapshotId, position: int, bytes_max: int) -> tuple[int, Buffer]:
+        """The size of the whole, and some of its bytes from there on."""
+        try:
+            file = self._disk.open(self.path(id))
+        except FileNotFoundError:
+            raise SnapshotNotFound(f"there is no snapshot {id}") from None
+        try:
+            size = file.size()
+            if not 0 <= position < size:
+                raise PositionOutOfRange(f"snapshot {id} has {size} bytes, not {position}")
+            return size, file.read(min(bytes_max, size - position), position)
+        finally:
+            file.close()
+
+    # One that comes from another node, piece by piece.
+
+    def add_piece(self, id: SnapshotId, position: int, data: Buffer) -> None:
+        """Nobody takes it for a snapshot yet; the first piece begins it anew."""
+        file = self._disk.open(self.path(id, PARTIAL_SUFFIX), create=True)
+        try:
+            if not position:
+                file.truncate(0)
+            file.write([data], position)
+        finally:
+            file.close()
+
+    def check_pieces(self, id: SnapshotId) -> Snapshot:
+        """All of it is here: reads it, and syncs it under a name that is still no snapshot's."""
+        path = self.path(id, PARTIAL_SUFFIX)
+        snapshot = decode_snapshot(id, self._disk.read_file(path))
+        file = self._disk.open(path)
+        try:
+            file.sync()
+        finally:
+            file.close()
+        return snapshot
+
+    def take_pieces(self, id: SnapshotId) -> None:
+        """Durable under its name when this returns."""
+        self._disk.rename(self.path(id, PARTIAL_SUFFIX), self.path(id))
+        self._disk.sync_directory(self._directory)
+
+    def forget_pieces(self, id: SnapshotId) -> None:
+        self._disk.remove(self.path(id, PARTIAL_SUFFIX))
 
     def read(self, id: SnapshotId) -> Snapshot:
         return decode_snapshot(id, self._disk.read_file(self.path(id)))

@@ -22,7 +22,8 @@ Whoever runs it keeps to this:
    `VotersAppended` before any other event. `LogMoved` follows every sync.
 3. A follower has one fetch under way, from its synced end, when all it has is synced. `Follow`,
    `Seek` and `Hold` replace each other; the answer to a fetch from before may still be handed in.
-4. `Commit` is remembered: it reaches as far as this node has synced, and further with each sync.
-5. A node with another disk has another directory id. With voters from a setting (kraft.version 0)
+4. A snapshot is on stable storage when `SnapshotFetched` tells of it, and `BeginAfter` keeps to 1.
+5. `Commit` is remembered: it reaches as far as this node has synced, and further with each sync.
+6. A node with another disk has another directory id. With voters from a setting (kraft.version 0)
    nothing tells an emptied disk, so whoever formats it must.
 """

@@ -97,7 +97,16 @@ class TakeRecords(Value):
 
 
 class TakeSnapshot(Value):
-    """Load this snapshot from the leader; then the log begins at its end."""
+    """Load this snapshot from the leader; SnapshotFetched tells when it is here."""
+
+    end_offset: Offset
+    epoch: int
+
+
+class BeginAfter(Value):
+    """Empty the log, which begins after this snapshot from now on; the voters in the snapshot, if
+    it has any, are told by VotersAppended, then LogMoved.
+    """
 
     end_offset: Offset
     epoch: int
@@ -152,6 +161,7 @@ Decision: TypeAlias = (
     | Truncate
     | TakeRecords
     | TakeSnapshot
+    | BeginAfter
     | Commit
     | AppendVoters
     | Answer

@@ -130,6 +130,15 @@ class FetchAnswered(Value):
     endpoints: tuple[Endpoint, ...] = ()
 
 
+class SnapshotFetched(Value):
+    """What a TakeSnapshot of this epoch's leader asked for is here, whole and synced."""
+
+    epoch: int
+    leader_id: NodeId
+    end_offset: Offset
+    snapshot_epoch: int
+
+
 class LeaderUnreachable(Value):
     """The connection to the leader was refused, or lost: it may be dead."""
 
@@ -178,6 +187,7 @@ Event: TypeAlias = (
     | Acknowledged
     | RequestFailed
     | FetchAnswered
+    | SnapshotFetched
     | LeaderUnreachable
     | AddVoterAsked
     | RemoveVoterAsked

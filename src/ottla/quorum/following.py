@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ottla.errors import ErrorCode
-from ottla.quorum.decisions import AskUpdate, TakeRecords, TakeSnapshot, Truncate
+from ottla.quorum.decisions import AskUpdate, BeginAfter, TakeRecords, TakeSnapshot, Truncate
 from ottla.quorum.elections import is_meant
 from ottla.quorum.events import (
     Acknowledged,
@@ -11,10 +11,12 @@ from ottla.quorum.events import (
     EpochEnded,
     FetchAnswered,
     LeaderUnreachable,
+    SnapshotFetched,
 )
 from ottla.quorum.node import BrokenQuorum, Node
 from ottla.quorum.requests import check_epoch_request
 from ottla.quorum.roles import Role
+from ottla.types import Offset
 
 
 def epoch_begun(node: Node, event: EpochBegun) -> None:
@@ -77,12 +79,28 @@ def _take(node: Node, event: FetchAnswered) -> None:
             raise BrokenQuorum(f"cut at {end_offset}, but {node.high_watermark} is committed")
         node.out.append(Truncate(epoch, end_offset))
     elif event.snapshot is not None:
+        _check_covers(node, event.snapshot[0])
         node.out.append(TakeSnapshot(*event.snapshot))
     else:
         if event.has_records:
             node.out.append(TakeRecords())
         if event.high_watermark >= 0:
             node.commit(event.high_watermark)
+
+
+def _check_covers(node: Node, end_offset: Offset) -> None:
+    """A leader's snapshot reaches as far as whatever is committed here, or it is no leader's."""
+    known = -1 if node.high_watermark is None else min(node.high_watermark, node.log.end_offset)
+    if end_offset < known:
+        raise BrokenQuorum(f"a snapshot up to {end_offset}, but {known} is committed")
+
+
+def snapshot_fetched(node: Node, event: SnapshotFetched) -> None:
+    """It may come late: another leader may have sent records meanwhile."""
+    is_ours = (event.epoch, event.leader_id) == (node.epoch, node.leader_id)
+    if node.role is Role.FOLLOWER and is_ours:
+        _check_covers(node, event.end_offset)
+        node.out.append(BeginAfter(event.end_offset, event.snapshot_epoch))
 
 
 def leader_unreachable(node: Node, event: LeaderUnreachable) -> None:

@@ -238,6 +238,23 @@ class MetadataCache:
             for listener in self._listeners:
                 listener(changes)
 
+    def replaced(self, records: Iterable[Message]) -> None:
+        """All that is committed is in these records, whatever was known before (KIP-630)."""
+        before, self.image = self.image, MetadataImage()
+        for record in records:
+            self.image.apply(record)
+        self._kept_for_image.clear()
+        self._by_topic.clear()
+        self._topic_configs.clear()
+        self._effective = self._plain_topic_config = None
+        changes = _differences(before, self.image)
+        changes.append(BrokerConfigChanged(self.broker_config))
+        if not self._listeners:
+            gone = before.topics_by_id.keys() - self.image.topics_by_id.keys()
+            self.deleted_ids.update(gone)
+        for listener in self._listeners:
+            listener(changes)
+
     def _forget(self, record: Message) -> None:
         if isinstance(record, PartitionRecord | PartitionChangeRecord | RemoveTopicRecord):
             topic = self.image.topics_by_id.get(record.topic_id)
@@ -253,6 +270,36 @@ class MetadataCache:
                 self._topic_configs.clear()
         elif isinstance(record, OF_BROKERS):
             self._by_topic.clear()
+
+
+def _differences(before: MetadataImage, after: MetadataImage) -> list[Change]:
+    """What a batch would have told of that led from one image to the other."""
+    changes: list[Change] = [
+        TopicDeleted(topic.name, topic.id, len(topic.partitions))
+        for topic_id, topic in before.topics_by_id.items()
+        if topic_id not in after.topics_by_id
+    ]
+    stayed: list[tuple[TopicImage, TopicImage]] = []
+    for topic_id, topic in after.topics_by_id.items():
+        known = before.topics_by_id.get(topic_id)
+        if known is None:
+            changes.append(TopicCreated(topic))
+        else:
+            stayed.append((known, topic))
+    for known, topic in stayed:
+        added = tuple(index for index in topic.partitions if index not in known.partitions)
+        if added:
+            changes.append(PartitionsAdded(topic, added))
+    for known, topic in stayed:
+        for index, was in known.partitions.items():
+            now = topic.partitions[index]
+            if now.leader_epoch != was.leader_epoch:
+                changes.append(LeaderChanged(topic, index, now))
+            elif now != was:
+                changes.append(ReplicasChanged(topic, index, now))
+    changes += [TopicConfigChanged(topic) for _, topic in stayed]
+    changes.append(BrokersChanged())
+    return changes
 
 
 class _Batch:

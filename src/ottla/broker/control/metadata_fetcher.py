@@ -7,8 +7,10 @@ import logging
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.control.quorum_peers import QuorumPeers, told_endpoints
+from ottla.broker.control.snapshot_fetch import SnapshotFetch
 from ottla.broker.storage.waiters import FutureWaiter
 from ottla.client.failures import CannotConnect, ClientFailed, ConnectionLost
+from ottla.cluster.snapshot_file import SnapshotId
 from ottla.errors import ErrorCode, OttlaError
 from ottla.quorum.events import FetchAnswered, LeaderUnreachable
 from ottla.quorum.node import LogEnd
@@ -44,12 +46,21 @@ class MetadataFetcher:
         self._peers = peers
         self._task: asyncio.Task[None] | None = None
         self._next_peer = 0
+        self._source = (NO_NODE, -1)
+        self._snapshot: SnapshotFetch | None = None
 
     def fetch_from(self, leader_id: NodeId, epoch: int) -> None:
         """NO_NODE: from anybody, until one tells who leads."""
         self.stop()
+        if (leader_id, epoch) != self._source:
+            # Another leader may have another snapshot of the same name.
+            self._source, self._snapshot = (leader_id, epoch), None
         if self._peers.others:
             self._task = self._loop.create_task(self._go_on_fetching(leader_id, epoch))
+
+    def take_snapshot(self, id: SnapshotId) -> None:
+        """Before the next fetch from this leader."""
+        self._snapshot = SnapshotFetch(self._quorum, self._peers, id)
 
     def stop(self) -> None:
         if self._task is not None:
@@ -60,7 +71,10 @@ class MetadataFetcher:
         while True:
             try:
                 await self._durable()
-                await self._fetch(leader_id, epoch)
+                if self._snapshot is None:
+                    await self._fetch(leader_id, epoch)
+                elif await self._snapshot.go_on(leader_id, epoch):
+                    self._snapshot = None
             except (CannotConnect, ConnectionLost) as error:
                 logger.debug("the metadata log cannot be fetched: %s", error)
                 if leader_id != NO_NODE:

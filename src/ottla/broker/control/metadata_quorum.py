@@ -14,12 +14,14 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.broker.control.control_batches import leader_change_batch
 from ottla.broker.storage.partition import Partition
+from ottla.cluster.snapshot_file import SnapshotId
 from ottla.errors import CannotStart, NotController, OttlaError
 from ottla.ports import Clock
 from ottla.quorum.decisions import (
     AnnounceEpoch,
     Answer,
     AskVote,
+    BeginAfter,
     Commit,
     Decision,
     EndEpoch,
@@ -48,8 +50,10 @@ if TYPE_CHECKING:
     from ottla.broker.control.metadata_fetcher import MetadataFetcher
     from ottla.broker.control.quorum_peers import QuorumPeers
     from ottla.broker.control.runtime import Runtime
+    from ottla.broker.control.snapshots import MetadataSnapshots
     from ottla.broker.storage.truncation import Truncation
     from ottla.cluster.controller import Controller
+    from ottla.cluster.snapshot_file import Snapshot
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +81,7 @@ class MetadataQuorum:
         make: Callable[[QuorumState], Quorum],
         state: QuorumState,
         save: Callable[[QuorumState], Awaitable[None]],
-        base_epoch: int,
+        snapshots: MetadataSnapshots,
         peers: QuorumPeers | None,
         give_up: Callable[[str], None],
     ) -> None:
@@ -88,7 +92,9 @@ class MetadataQuorum:
         self._quorum = make(state)
         self._state = state
         self._save_state = save
-        self._base_epoch = base_epoch
+        self.snapshots = snapshots
+        # One that has come from the leader, until the log begins after it.
+        self.fetched: Snapshot | None = None
         self._peers = peers
         self._fetcher = None if peers is None else self._new_fetcher(peers)
         self._give_up = give_up
@@ -172,7 +178,7 @@ class MetadataQuorum:
 
     def log_end(self) -> LogEnd:
         partition = self.partition
-        last_epoch = max(partition.last_batch_epoch, self._base_epoch)
+        last_epoch = max(partition.last_batch_epoch, self.snapshots.newest_id.epoch)
         return LogEnd(Offset(partition.end_offset), last_epoch, Offset(partition.synced_offset))
 
     # ---------------------------------------------------------------------- starting, stopping
@@ -430,15 +436,29 @@ class MetadataQuorum:
             partition.metrics.bytes_in += taken
 
     def _take_snapshot(self, decision: TakeSnapshot) -> None:
-        logger.error(
-            "the leader has only a snapshot of the metadata before offset %d, and this version "
-            "cannot fetch it; copy the snapshot from the leader's directory",
-            decision.end_offset,
-        )
+        assert self._fetcher is not None
+        id = SnapshotId(decision.end_offset, LeaderEpoch(decision.epoch))
+        logger.info("the metadata before offset %d is fetched as a snapshot", id.end_offset)
+        self._fetcher.take_snapshot(id)
+
+    async def _begin_after(self, decision: BeginAfter) -> None:
+        """The snapshot is durable under its name before the log that it stands for goes."""
+        snapshot, self.fetched = self.fetched, None
+        assert self._truncation is not None
+        assert snapshot is not None
+        assert (snapshot.end_offset, snapshot.id.epoch) == (decision.end_offset, decision.epoch)
+        await self.snapshots.adopt(snapshot)
+        await self._truncation.restart_at(self.partition, decision.end_offset)
+        self._committed = max(self._committed, snapshot.end_offset)
+        self._told.appendleft(Told(LogMoved(), b"", None))
+        self._advance()
 
     def _commit(self, decision: Commit) -> None:
         self._committed = max(self._committed, decision.offset)
         self._advance()
+        if self.partition.is_leader:
+            # A majority may have synced what this node has not: the others need not wait for it.
+            self.partition.waiters.arrived(self.partition, 0)
 
     def _advance(self) -> None:
         """Commits what is committed, as far as it is synced here."""
@@ -496,6 +516,7 @@ _CARRIED_OUT: Final[Mapping[type[Decision], Callable[[MetadataQuorum, Any], Any]
     Truncate: MetadataQuorum._truncate,
     TakeRecords: MetadataQuorum._take_records,
     TakeSnapshot: MetadataQuorum._take_snapshot,
+    BeginAfter: MetadataQuorum._begin_after,
     Commit: MetadataQuorum._commit,
     Answer: MetadataQuorum._keep_answer,
     WakeAt: MetadataQuorum._wake_at,

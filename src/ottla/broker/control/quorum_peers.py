@@ -21,6 +21,7 @@ from ottla.types import METADATA_TOPIC, NODE_SOFTWARE, NodeId
 from ottla.wire.messages import begin_quorum_epoch as begin
 from ottla.wire.messages import end_quorum_epoch as end
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
+from ottla.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from ottla.wire.messages.vote import VotePartition, VoteRequest, VoteResponse, VoteTopic
 from ottla.wire.schema import Message
 
@@ -207,6 +208,11 @@ class QuorumPeers:
     async def fetch(self, node_id: NodeId, request: FetchRequest, wait_ms: int) -> FetchResponse:
         timeout_s = (wait_ms + self.times.request_timeout_ms) / 1000
         return await self._exchange(node_id, FETCH, request, FetchResponse, timeout_s)
+
+    async def fetch_snapshot(
+        self, node_id: NodeId, request: FetchSnapshotRequest
+    ) -> FetchSnapshotResponse:
+        return await self._exchange(node_id, FETCH, request, FetchSnapshotResponse)
 
     async def _exchange(
         self,

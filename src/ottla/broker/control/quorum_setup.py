@@ -22,6 +22,7 @@ from ottla.quorum.voters import Voter, VoterHistory, VoterSet
 
 if TYPE_CHECKING:
     from ottla.broker.control.quorum_peers import QuorumPeers
+    from ottla.broker.control.snapshots import MetadataSnapshots
     from ottla.broker.storage.partition import Partition
     from ottla.broker.storage.stores import Stores
 
@@ -35,7 +36,7 @@ def new_quorum(
     partition: Partition,
     state: QuorumState,
     save: Callable[[QuorumState], Awaitable[None]],
-    base_epoch: int,
+    snapshots: MetadataSnapshots,
     give_up: Callable[[str], None],
 ) -> MetadataQuorum:
     own = own_voter(config, stores.metadata.directory_id)
@@ -46,7 +47,7 @@ def new_quorum(
         return Quorum(own, stores.cluster_id, history, state, times, random)
 
     peers = _new_peers(loop, config, own, stores.cluster_id, voters, times)
-    return MetadataQuorum(loop, clock, partition, make, state, save, base_epoch, peers, give_up)
+    return MetadataQuorum(loop, clock, partition, make, state, save, snapshots, peers, give_up)
 
 
 def _new_peers(

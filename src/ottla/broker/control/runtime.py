@@ -84,7 +84,9 @@ class Runtime(Generic[S]):
         on_committed: Callable[[list[Any]], None] | None = None,
         newest_snapshot: Callable[[], Snapshot | None] | None = None,
         wait_ms_max: int | None = None,
+        on_snapshot: Callable[[list[Any]], None] | None = None,
     ) -> None:
+        """`on_snapshot` is told of records in the place of all that `on_committed` was told."""
         self.machine = machine
         self.partition = partition
         self._loop = loop
@@ -95,6 +97,7 @@ class Runtime(Generic[S]):
         self._wait_ms_max = wait_ms_max
         self._overdue: asyncio.TimerHandle | None = None
         self._newest_snapshot = newest_snapshot
+        self._on_snapshot = on_snapshot
         self._published_offset = 0
         # What the last replay read after its snapshot, and what it could not read.
         self.replayed_bytes = 0
@@ -272,7 +275,7 @@ class Runtime(Generic[S]):
                 return
 
     async def _tell_committed(self) -> None:
-        if not self._published_offset:
+        if not self._published_offset or self._published_offset < self.partition.start_offset:
             await self._load_snapshot(fold=False)
         while not self._is_loaded and self._published_offset < self.partition.high_watermark.offset:
             offset = max(self._published_offset, self.partition.start_offset)
@@ -360,14 +363,20 @@ class Runtime(Generic[S]):
             )
         if snapshot is None:
             return start_offset
-        is_news = self._published_offset < covered_offset
+        is_first, is_news = not self._published_offset, self._published_offset < covered_offset
+        told: list[Any] = []
         for batch in snapshot.batches:
             _, records = await self._io.run(self._decode, batch, 0)
             if fold:
                 self._apply(records)
-            if is_news:
+            if is_news and is_first:
                 self._publish(self._published_offset, [record for record, _, _ in records])
-        self._published_offset = max(self._published_offset, covered_offset)
+            elif is_news:
+                told += [record for record, _, _ in records]
+        if self._published_offset < covered_offset:
+            if told and self._on_snapshot is not None:
+                self._on_snapshot(told)
+            self._published_offset = covered_offset
         return covered_offset
 
     def _apply(self, records: list[tuple[Any, int, int]]) -> None:

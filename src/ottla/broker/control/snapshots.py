@@ -27,10 +27,11 @@ from ottla.cluster.snapshot_file import (
     encode_snapshot,
 )
 from ottla.config import BrokerConfig
-from ottla.errors import CannotStart, CorruptBatch, OttlaError
+from ottla.errors import CannotStart, CorruptBatch, OttlaError, SnapshotNotFound
 from ottla.log.log import Log
 from ottla.ports import Clock, Disk, Executor
 from ottla.types import LeaderEpoch, Offset
+from ottla.wire.schema import Buffer
 
 logger = logging.getLogger(__name__)
 
@@ -115,10 +116,11 @@ def open_after(
     if log.start_offset > covered_offset:
         log.abandon()
         raise _uncovered(directory, log.start_offset)
-    if log.end_offset < covered_offset:
+    if snapshot is not None and not _leads_on(log, snapshot):
         # All that it holds is in the snapshot; new records must come after that.
         logger.warning(
-            "%s: the log ends at offset %d, before its snapshot; it goes on at offset %d",
+            "%s: the log ends at offset %d, before its snapshot, or parts from it; it goes on at "
+            "offset %d",
             directory,
             log.end_offset,
             covered_offset,
@@ -126,6 +128,16 @@ def open_after(
         log.abandon()
         log = open_log(covered_offset)
     return log
+
+
+def _leads_on(log: Log, snapshot: Snapshot) -> bool:
+    """Whether the log goes on where the snapshot ends. One that came from another node, in a moment
+    before a crash, may be of another history than the log that it was to replace.
+    """
+    end_offset = snapshot.end_offset
+    if log.end_offset < end_offset or log.start_offset >= end_offset:
+        return log.end_offset >= end_offset
+    return not 0 <= log.epoch_at(end_offset - 1) < snapshot.id.epoch
 
 
 def _damaged(directory: str, reason: object) -> CannotStart:
@@ -156,6 +168,8 @@ class MetadataSnapshots:
         self._found: Snapshot | None = None
         self._has_looked = False
         self._kept: list[Kept] = []
+        # By the end of a snapshot that is or was there, the epoch of the record before it.
+        self._epochs: dict[Offset, LeaderEpoch] = {}
         self._counted_from = 0
         self._is_first_round = True
         self._is_tidy = False
@@ -169,6 +183,7 @@ class MetadataSnapshots:
         """Blocking: finds the newest whole snapshot, which `newest` hands out once more."""
         self._found, self._has_looked = self._files.newest(), True
         self._kept = [] if self._found is None else [_kept(self._found)]
+        self._epochs = dict(self._files.ids())
         return self._found
 
     def newest(self) -> Snapshot | None:
@@ -198,6 +213,48 @@ class MetadataSnapshots:
 
     def cut_with(self, shorten: Shorten) -> None:
         self._shorten = shorten
+
+    # ------------------------------------------------------------- given to and taken from others
+
+    @property
+    def newest_id(self) -> SnapshotId:
+        """What a follower is told to fetch; (0, 0) where there is none."""
+        return self._kept[-1].id if self._kept else SnapshotId(Offset(0), LeaderEpoch(0))
+
+    def epoch_before(self, offset: int) -> LeaderEpoch | None:
+        """Of the record before a snapshot's end; None when no snapshot is known to end there."""
+        return self._epochs.get(Offset(offset))
+
+    async def piece(self, id: SnapshotId, position: int, bytes_max: int) -> tuple[int, Buffer]:
+        """The size of a snapshot, and some of its bytes."""
+        if not id.end_offset:
+            # What a disk was formatted with, the first leader has written to the log.
+            raise SnapshotNotFound("a disk's own first checkpoint is not for others")
+        return await self._in_thread(partial(self._files.piece, id, position, bytes_max))
+
+    async def add_piece(self, id: SnapshotId, position: int, data: Buffer) -> None:
+        await self._in_thread(partial(self._files.add_piece, id, position, data))
+
+    async def check_pieces(self, id: SnapshotId) -> Snapshot:
+        """Returns when all of it is on disk, and sound."""
+        return await self._in_thread(partial(self._files.check_pieces, id))
+
+    async def forget_pieces(self, id: SnapshotId) -> None:
+        await self._in_thread(partial(self._files.forget_pieces, id))
+
+    async def adopt(self, snapshot: Snapshot) -> None:
+        """The log is about to begin after this one: those before it are of no use any more."""
+        await self._in_thread(partial(self._files.take_pieces, snapshot.id))
+        self._kept = []
+        self._note(_kept(snapshot))
+        self._found, self._has_looked = None, False
+        self._counted_from = self._bytes_in
+
+    def _note(self, kept: Kept) -> None:
+        self._kept = [*(each for each in self._kept if each.id < kept.id), kept]
+        self._epochs[kept.id.end_offset] = kept.id.epoch
+        known = {each.id.end_offset for each in self._kept}
+        self._epochs = {end: epoch for end, epoch in self._epochs.items() if end in known}
 
     # ---------------------------------------------------------------------------------- a round
 
@@ -258,13 +315,17 @@ class MetadataSnapshots:
             await self._controller.all_committed()
         bytes_in = self._bytes_in
         end_offset, copy = await self._copied_image()
-        if not end_offset:
+        if end_offset <= self.newest_id.end_offset:
             return
         epoch = LeaderEpoch(max(0, partition.epoch_at(end_offset - 1)))
         id = SnapshotId(Offset(end_offset), epoch)
         batches = encode_snapshot(id, copy.records(), now.wall_ms, now.wall_ms)
         size = await self._in_thread(partial(self._files.write, id, batches))
-        self._kept = [*(kept for kept in self._kept if kept.id < id), Kept(id, size, now.wall_ms)]
+        if id < self.newest_id:
+            # Meanwhile another node's was taken, and the log begins after that.
+            await self._in_thread(partial(self._files.remove, [id]))
+            return
+        self._note(Kept(id, size, now.wall_ms))
         self._is_cut = False
         self._counted_from = bytes_in
         self._waits_since_ms = now.steady_ms

@@ -65,7 +65,7 @@ class MetadataFetch:
                 ReplicaKey(NodeId(replica), asked.replica_directory_id),
                 asked.current_leader_epoch,
                 Offset(asked.fetch_offset),
-                self._parted() is None and self._is_there(),
+                self._matches(),
                 self._request.cluster_id,
             )
         )
@@ -85,9 +85,22 @@ class MetadataFetch:
             return None
         return self._partition.divergence(asked.last_fetched_epoch, asked.fetch_offset)
 
-    def _is_there(self) -> bool:
-        partition = self._partition
-        return partition.start_offset <= self._asked.fetch_offset <= partition.end_offset
+    def _is_before_the_log(self, parted: tuple[int, int] | None) -> bool:
+        """Whether only a snapshot leads from what the sender has to our log (KIP-630)."""
+        asked, start = self._asked, self._partition.start_offset
+        if start == 0:
+            return False
+        if asked.fetch_offset == start:
+            # What came before it is not in the log any more, but its last epoch is known.
+            return asked.last_fetched_epoch != self._services.snapshots.epoch_before(start)
+        return asked.fetch_offset < start or (parted is not None and parted[1] < start)
+
+    def _matches(self) -> bool:
+        """Whether the sender has what we have, up to where it asks."""
+        parted = self._parted()
+        if self._is_before_the_log(parted) or self._asked.fetch_offset > self._partition.end_offset:
+            return False
+        return parted is None
 
     def _has_committed_more(self) -> bool:
         """Than the sender can know: it is told at once, with records or without."""
@@ -98,15 +111,14 @@ class MetadataFetch:
 
     def _look(self) -> tuple[PartitionData, bool]:
         """What there is to say but for the records, and whether they go on where it asks."""
-        quorum, partition, asked = self._quorum, self._partition, self._asked
+        quorum = self._quorum
         leads = ErrorCode.NONE if quorum.is_leader else ErrorCode.NOT_LEADER_OR_FOLLOWER
         data = self._data(Answer(leads, quorum.leader_epoch, quorum.leader_id))
         if not quorum.is_leader:
             return data, False
         parted = self._parted()
-        if asked.fetch_offset < partition.start_offset:
-            start = partition.start_offset
-            data.snapshot_id = SnapshotId(start, max(0, partition.epoch_at(start - 1)))
+        if self._is_before_the_log(parted):
+            data.snapshot_id = SnapshotId(*self._services.snapshots.newest_id)
         elif parted is not None:
             data.diverging_epoch = EpochEndOffset(*parted)
         else:

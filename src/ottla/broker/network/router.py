@@ -71,6 +71,7 @@ class ApiKey(IntEnum):
     ALTER_PARTITION = 56
     UPDATE_FEATURES = 57
     ENVELOPE = 58
+    FETCH_SNAPSHOT = 59
     DESCRIBE_CLUSTER = 60
     BROKER_REGISTRATION = 62
     BROKER_HEARTBEAT = 63
@@ -153,6 +154,7 @@ APIS: Final[dict[int, Api]] = {
         Api(ApiKey.ALTER_PARTITION, 2, 3, 0, for_nodes=True),
         Api(ApiKey.UPDATE_FEATURES, 0, 2, 0, by_controller=True),
         Api(ApiKey.ENVELOPE, 0, 0, 0, for_nodes=True),
+        Api(ApiKey.FETCH_SNAPSHOT, 0, 1, 0, for_nodes=True),
         Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0, by_all=True),
         Api(ApiKey.BROKER_REGISTRATION, 0, 4, 0, for_nodes=True),
         Api(ApiKey.BROKER_HEARTBEAT, 0, 1, 0, for_nodes=True),

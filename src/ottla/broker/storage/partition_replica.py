@@ -447,7 +447,9 @@ class PartitionReplica(PartitionWrites):
             self.high_watermark.offset < log.start_offset
         ):
             # Only an unclean election, or a leader that has deleted all we had, leads here.
-            logger.error(
+            is_lost = log.end_offset < self.high_watermark.offset
+            logger.log(
+                logging.ERROR if is_lost else logging.INFO,
                 "%s: committed up to %d, it is now [%d, %d)",
                 self.name,
                 self.high_watermark.offset,
