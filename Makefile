@@ -97,8 +97,9 @@ delta: ## Delta sinks, with the newest Spark that Delta is made for, in an envir
 	.cache/delta/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' 'pyspark==4.2.*'
 	.cache/delta/bin/pytest -p no:xdist tests/spark/pipelines/test_delta.py
 
-compat: install ## franz-go's own test suite against Ottla
+compat: install ## franz-go's own test suite against Ottla: one node, then three with three replicas
 	$(BIN)/python tests/compat/run.py
+	$(BIN)/python tests/compat/run.py --nodes 3
 
 bench-peers: install ## the same loads on Ottla and on Apache Kafka, in turn, as ratios
 	$(BENCH_PYTHON) -m bench peers

@@ -2,6 +2,7 @@
 
     python tests/compat/run.py                      starts a broker of its own
     python tests/compat/run.py --bootstrap H:P      uses a running cluster
+    python tests/compat/run.py --nodes 3            starts three, with all topics on each of them
     python tests/compat/run.py --only TestGroupETL  runs the tests that match
 
 The suite comes from its Go module, is built once into .cache/compat, and is bounded in time. Tests
@@ -54,7 +55,7 @@ def main() -> int:
         return 1
     for test, reason in skips.items():
         print(f"skipped: {test}: {reason}")
-    with broker(arguments.bootstrap) as bootstrap:
+    with broker(arguments.bootstrap, arguments.nodes) as bootstrap:
         print(f"kgo {VERSION} against {bootstrap}, {arguments.records} records", flush=True)
         outcome, is_complete = run(binary, bootstrap, skips, arguments)
     outcome.skipped.extend(skips)
@@ -73,6 +74,7 @@ def parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--bootstrap", default=os.environ.get("OTTLA_TEST_BOOTSTRAP"))
     parser.add_argument("--records", default=os.environ.get("KGO_TEST_RECORDS", "20000"))
+    parser.add_argument("--nodes", type=int, default=1, choices=(1, 3))
     parser.add_argument("--timeout-s", type=int, default=480)
     parser.add_argument("--only", help="a pattern of go test -run")
     return parser.parse_args()
@@ -130,12 +132,20 @@ def read_skips(tests: list[str]) -> dict[str, str]:
 
 
 @contextlib.contextmanager
-def broker(bootstrap: str | None) -> Iterator[str]:
+def broker(bootstrap: str | None, nodes: int) -> Iterator[str]:
     if bootstrap is not None:
         yield bootstrap
         return
-    from ottla.testing import Broker
+    from ottla.testing import Broker, Cluster
 
+    if nodes > 1:
+        with Cluster(nodes=nodes) as cluster:
+            yield cluster.bootstrap
+            for number, node in cluster.nodes.items():
+                if not node.is_running:
+                    print(f"node {number} ended:\n{node.log_text()[-5000:]}", file=sys.stderr)
+                (CACHE / f"broker-{number}.log").write_text(node.log_text())
+        return
     with Broker() as started:
         yield started.bootstrap
         if not started.is_running:
@@ -155,7 +165,7 @@ def run(
         "KGO_LOG_LEVEL": "none",
         **os.environ,
         "KGO_SEEDS": bootstrap,
-        "KGO_TEST_RF": "1",
+        "KGO_TEST_RF": str(arguments.nodes),
         "KGO_TEST_RECORDS": arguments.records,
     }
     outcome = Outcome()

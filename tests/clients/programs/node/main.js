@@ -10,7 +10,7 @@ const ACKS = { 0: 0, 1: 1, all: -1 }
 const CODECS = { none: CompressionTypes.None, gzip: CompressionTypes.GZIP }
 
 const kafka = new Kafka({
-  brokers: [process.argv[2]],
+  brokers: process.argv[2].split(','),
   logLevel: logLevel.WARN,
   logCreator: () => entry => process.stderr.write(JSON.stringify(entry) + '\n'),
   retry: { initialRetryTime: 50, maxRetryTime: 500, retries: 30 },

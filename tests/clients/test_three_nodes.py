@@ -1,0 +1,69 @@
+"""Three nodes, three replicas: a leader is killed, and every client goes on by itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from clientkit.catalog import able
+from confluent_kafka.admin import AdminClient
+
+from ottla.testing import Cluster
+
+PARTITIONS = 3
+EACH = 4
+DEADLINE_S = 60
+SETTINGS = {"offsets.topic.num.partitions": PARTITIONS}
+
+
+@pytest.fixture(scope="module")
+def cluster(existing_bootstrap: str | None) -> Iterator[Cluster]:
+    if existing_bootstrap is not None:
+        pytest.skip("needs to kill nodes; OTTLA_TEST_BOOTSTRAP names a foreign cluster")
+    with Cluster(SETTINGS) as started:
+        yield started
+
+
+def leader_when_all_are_in_sync(cluster: Cluster, topic: str) -> int:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    deadline = time.monotonic() + DEADLINE_S
+    while time.monotonic() < deadline:
+        partitions = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+        if all(sorted(each.isrs) == [1, 2, 3] for each in partitions.values()):
+            return int(partitions[0].leader)
+        time.sleep(0.05)
+    raise AssertionError(f"not all replicas of {topic} are in sync")
+
+
+@pytest.mark.parametrize("name", able())
+def test_a_client_lives_through_the_death_of_a_leader(
+    name: str, topic: str, group: str, cluster: Cluster, new_client
+) -> None:
+    cluster.create_topic(topic, PARTITIONS, {"min.insync.replicas": "2"}, replication_factor=3)
+    client = new_client(name, cluster.bootstrap)
+
+    def sent(when: str) -> set[str]:
+        values = [[f"{when} {p}/{i}" for i in range(EACH)] for p in range(PARTITIONS)]
+        for partition, some in enumerate(values):
+            client.produce(topic, some, partition=partition, acks="all", idempotent=True)
+        return {value for some in values for value in some}
+
+    before = sent("before")
+    consumer = client.consume(topics=[topic], group=group)
+    client.wait(lambda: set(consumer.values) == before, lambda: f"{before}, {consumer}", DEADLINE_S)
+    consumer.commit()
+    victim = leader_when_all_are_in_sync(cluster, topic)
+    cluster[victim].kill()
+    try:
+        everything = before | sent("after")
+        client.wait(
+            lambda: set(consumer.values) == everything, lambda: f"all, {consumer}", DEADLINE_S
+        )
+        for partition in range(PARTITIONS):
+            # Each is stored once, whatever was sent again.
+            found = client.call("offsets", topic=topic, partition=partition)
+            assert found == {"earliest": 0, "latest": 2 * EACH}
+    finally:
+        cluster[victim].start()
+    leader_when_all_are_in_sync(cluster, topic)
