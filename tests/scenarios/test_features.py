@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -68,3 +71,45 @@ def test_another_codec_reads_the_same(tmp_path: Path, version: int, messages: An
         ("metadata.version", 21)
     ]
     assert response.finalized_features_epoch >= 0
+
+
+def features(bootstrap: str, *arguments: str) -> tuple[int, str, str]:
+    command = [sys.executable, "-m", "ottla", "features", *arguments, "-b", bootstrap]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return done.returncode, done.stdout, done.stderr
+
+
+def level_by_command(bootstrap: str) -> int:
+    code, told, _ = features(bootstrap, "list", "--json")
+    assert code == 0
+    (row,) = [json.loads(line) for line in told.splitlines()]
+    assert (row["feature"], row["first"], row["last"]) == ("metadata.version", 21, 23)
+    level: int = row["level"]
+    return level
+
+
+def test_levels_are_raised_by_one_command_and_lowered_while_they_can_be(tmp_path: Path) -> None:
+    with BrokerInside(tmp_path) as inside:
+        to = inside.bootstrap
+        assert level_by_command(to) == 21
+        assert features(to, "upgrade", "--dry-run") == (
+            0,
+            "",
+            "metadata.version can be set to 23.\n",
+        )
+        assert level_by_command(to) == 21
+        assert features(to, "upgrade", "metadata.version=22")[0] == 0
+        assert features(to, "downgrade", "metadata.version=21")[0] == 0
+        assert features(to, "upgrade") == (0, "", "metadata.version is set to 23.\n")
+        assert level_by_command(to) == 23
+        assert features(to, "upgrade") == (0, "", "All features are at the last level.\n")
+        code, _, said = features(to, "downgrade", "metadata.version=22")
+        assert (code, said.count("\n")) == (1, 1)
+        assert "what is written since 23 could not be read any more" in said
+        code, _, said = features(to, "upgrade", "group.version=1")
+        assert (code, said) == (
+            1,
+            "ottla: There is no feature group.version; there is metadata.version.\n",
+        )
+        code, _, said = features(to, "upgrade", "metadata.version")
+        assert (code, said.count("\n")) == (2, 1)

@@ -177,6 +177,15 @@ def test_more_replicas_than_brokers(cluster: Cluster) -> None:
     assert "3 time(s): only 1 broker(s) are available" in ended.stderr
 
 
+def test_more_replicas_in_sync_than_there_are(cluster: Cluster) -> None:
+    command = [sys.executable, "-m", "ottla", "topics", "create", "strict", "-b", cluster.bootstrap]
+    command += ["--set", "min.insync.replicas=2"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S)
+    assert ended.returncode == 1
+    assert "min.insync.replicas is 2 and the replication factor 1, so no write" in ended.stderr
+    assert "lower the one or raise the other" in ended.stderr
+
+
 def test_a_node_that_is_told_to_stop_while_it_waits_stays_clean(tmp_path: Path) -> None:
     first, second = free_ports(2)
     voters = f"1@127.0.0.1:{first},2@127.0.0.1:{second}"

@@ -25,6 +25,7 @@ NOUNS: Final = (
     "configs",
     "records",
     "node",
+    "features",
     "log",
     "pipeline",
     "settings",

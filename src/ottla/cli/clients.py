@@ -91,15 +91,15 @@ class Cluster(NamedTuple):
         return self.settings["bootstrap.servers"]
 
     def admin(self) -> AdminClient:
-        self._check_reachable()
+        self.check_reachable()
         return AdminClient(self._complete({}))
 
     def producer(self, settings: Mapping[str, Any]) -> Producer:
-        self._check_reachable()
+        self.check_reachable()
         return Producer(self._complete(settings))
 
     def consumer(self, settings: Mapping[str, Any]) -> Consumer:
-        self._check_reachable()
+        self.check_reachable()
         return Consumer(self._complete(settings))
 
     def _complete(self, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -107,7 +107,7 @@ class Cluster(NamedTuple):
         quiet: dict[str, Any] = {} if "debug" in self.settings else {"log_level": "0"}
         return {"client.id": "ottla-cli", **quiet, **settings, **self.settings}
 
-    def _check_reachable(self) -> None:
+    def check_reachable(self) -> None:
         """librdkafka retries for ever and in silence; a closed port can be told at once."""
         if "test.mock.num.brokers" in self.settings:
             return
