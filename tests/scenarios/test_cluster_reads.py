@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import urllib.request
 from collections.abc import Iterator
 from typing import Any
 
@@ -249,6 +251,53 @@ class Reader:
 
     def close(self) -> None:
         self._consumer.close()
+
+
+def metric(cluster: Cluster, node: int, name: str) -> float:
+    """The sum of its series on this node's page."""
+    with urllib.request.urlopen(f"{cluster[node].http}/metrics", timeout=PATIENCE_S) as page:
+        text = page.read().decode()
+    series = re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.MULTILINE)
+    assert series, f"{name} is not on the page"
+    return sum(map(float, series))
+
+
+def test_the_loss_of_a_node_is_on_the_page_of_the_others(cluster: Cluster, place: Place) -> None:
+    strict = {"min.insync.replicas": "3"}
+    cluster.create_topic("strict", 3, strict, replication_factor=3)
+    cluster.create_topic("lonely", 3, replication_factor=1)
+    everything = ("under_replicated", "under_min_isr", "offline")
+    for node in NODES:
+        assert metric(cluster, node, "ottla_partitions_led") > 0
+        assert [metric(cluster, node, f"ottla_partitions_{each}") for each in everything] == [0] * 3
+    leader, victim = place.leader, place.followers[1]
+    cluster[victim].kill()
+    try:
+        for each in everything:
+            until(
+                lambda each=each: sum(
+                    metric(cluster, node, f"ottla_partitions_{each}")
+                    for node in NODES
+                    if node != victim
+                ),
+                f"nobody notices that partitions are {each}",
+                PATIENCE_S,
+            )
+        assert metric(cluster, leader, "ottla_topic_isr_shrinks_total") > 0
+    finally:
+        cluster[victim].start()
+    for node in NODES:
+        until(
+            lambda node=node: (
+                not any(metric(cluster, node, f"ottla_partitions_{each}") for each in everything)
+            ),
+            "the node is back, and something is still missing",
+            PATIENCE_S,
+        )
+    assert metric(cluster, leader, "ottla_topic_isr_expansions_total") > 0
+    assert metric(cluster, leader, "ottla_topic_replication_bytes_out_total") > 0
+    assert metric(cluster, place.followers[0], "ottla_topic_replication_bytes_in_total") > 0
+    until(lambda: metric(cluster, leader, "ottla_follower_lag_max") == 0, "lag", PATIENCE_S)
 
 
 def test_librdkafka_reads_from_its_own_rack_and_from_the_leader_when_that_is_gone(

@@ -24,7 +24,7 @@ DURATION = re.compile(r"[0-9]+(s|m|h|d)")
 # What Prometheus itself knows of every target.
 FROM_PROMETHEUS = {"up"}
 WORDS_OF_PROMQL = {
-    *("and", "or", "by", "sum", "rate", "increase", "time", "predict_linear"),
+    *("and", "or", "by", "max", "sum", "rate", "increase", "time", "predict_linear"),
     *("histogram_quantile", "le", "instance", "job", "directory", "group", "topic"),
 }
 
@@ -127,6 +127,7 @@ def test_there_is_a_rule_for_everything_that_can_go_wrong_with_storage() -> None
         *("OttlaBrokerDown", "OttlaLoopDelay", "OttlaGroupLag"),
         *("OttlaDirectoryOffline", "OttlaDiskAlmostFull", "OttlaDiskFilling"),
         *("OttlaSyncSlow", "OttlaSyncFailed", "OttlaPartitionCorrupt", "OttlaPartitionsFailing"),
+        *("OttlaPartitionsOffline", "OttlaPartitionsUnderMinIsr", "OttlaPartitionsUnderReplicated"),
         *("OttlaScrubOverdue", "OttlaRetentionNotRun", "OttlaCompactionStuck"),
     }
 

@@ -68,11 +68,15 @@ class TopicMetrics:
         "bytes_out",
         "fetch_errors",
         "fetch_requests",
+        "isr_expansions",
+        "isr_shrinks",
         "messages_in",
         "messages_out",
         "name",
         "produce_errors",
         "produce_requests",
+        "replication_bytes_in",
+        "replication_bytes_out",
     )
 
     def __init__(self, name: str) -> None:
@@ -85,6 +89,10 @@ class TopicMetrics:
         self.fetch_requests = 0
         self.produce_errors = 0
         self.fetch_errors = 0
+        self.replication_bytes_in = 0
+        self.replication_bytes_out = 0
+        self.isr_shrinks = 0
+        self.isr_expansions = 0
 
 
 TOPIC_COUNTERS: Final = (
@@ -111,6 +119,26 @@ TOPIC_COUNTERS: Final = (
         "fetch_errors",
         "ottla_topic_fetch_errors_total",
         "Partitions answered with an error in fetch responses.",
+    ),
+    (
+        "replication_bytes_in",
+        "ottla_topic_replication_bytes_in_total",
+        "Bytes of record batches copied from leaders.",
+    ),
+    (
+        "replication_bytes_out",
+        "ottla_topic_replication_bytes_out_total",
+        "Bytes of record batches sent to followers.",
+    ),
+    (
+        "isr_shrinks",
+        "ottla_topic_isr_shrinks_total",
+        "How often a replica of a partition that this node leads was no longer in sync.",
+    ),
+    (
+        "isr_expansions",
+        "ottla_topic_isr_expansions_total",
+        "How often a replica of a partition that this node leads was in sync again.",
     ),
 )
 

@@ -88,6 +88,16 @@ class ReplicaFetch(Fetch):
         place = (partition, asked.fetch_offset, min(asked.partition_max_bytes, room), written)
         return self._fill(place, answer, partition.read_uncommitted, cached_only, reads)
 
+    def _count(
+        self,
+        partition: Partition,
+        asked: FetchPartition,
+        answer: PartitionData,
+        memory: dict[Partition, int],
+    ) -> None:
+        """What is copied was not read by anybody yet."""
+        partition.metrics.replication_bytes_out += len(answer.records or b"")
+
     def _readable_to(self, partition: Partition) -> int:
         return partition.written_offset
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 from ottla.broker.counters import Metrics
+from ottla.broker.metrics.replication_gauges import register_replication_gauges
 from ottla.broker.network.connection import Connections
 from ottla.broker.services import Services
 from ottla.types import METADATA_TOPIC, OFFSETS_TOPIC
@@ -68,6 +69,7 @@ def register_gauges(metrics: Metrics, services: Services, connections: Connectio
         follower_lag,
         ("node",),
     )
+    register_replication_gauges(metrics, partitions, services.metadata)
     metrics.value(
         "ottla_connections", "Open client connections.", lambda: len(connections.connections)
     )

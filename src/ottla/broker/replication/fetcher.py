@@ -291,7 +291,8 @@ class Fetcher:
             return False
         if data.records:
             try:
-                partition.append_replicated(data.records, self._clock.wall_ms())
+                taken = partition.append_replicated(data.records, self._clock.wall_ms())
+                partition.metrics.replication_bytes_in += taken
             except BatchBeginsEarlier as error:
                 self._work(copy, self._begin_earlier(copy, error.base_offset, data.records))
                 return False

@@ -130,6 +130,10 @@ class Partition(PartitionReplica):
             self._in_sync_min = config.min_insync_replicas
             self._in_sync_min_changed()
 
+    def _count_isr(self, before: frozenset[int], after: frozenset[int]) -> None:
+        self.metrics.isr_shrinks += bool(before - after)
+        self.metrics.isr_expansions += bool(after - before)
+
     def heal(self, log: Log, now_ms: int) -> None:
         """Goes on with a log that was opened anew after a failed sync, cut where it was synced.
 

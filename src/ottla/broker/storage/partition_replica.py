@@ -115,7 +115,9 @@ class PartitionReplica(PartitionWrites):
             self._replicas = known
         elif partition_epoch >= known.partition_epoch:
             # Else the metadata comes later than what the controller has answered since.
+            before = known.isr
             known.decided(replicas, isr, partition_epoch, now_ms)
+            self._count_isr(before, known.isr)
             self.waiters.have_news(self)
         self._alone = self._rule is None and known.replicas == {self.node_id}
         written = self._log.written
@@ -123,6 +125,9 @@ class PartitionReplica(PartitionWrites):
             self._ends.append(written)
         self._commit()
         self._tell_too_few()
+
+    def _count_isr(self, before: frozenset[int], after: frozenset[int]) -> None:
+        """Other replicas are in sync, under the same leader."""
 
     def _begin_leading(self, epoch: LeaderEpoch) -> None:
         self._change_role(epoch, self.node_id)

@@ -1,0 +1,63 @@
+"""How well partitions are replicated, as their leaders see it; read off at every scrape."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from ottla.broker.counters import Metrics
+from ottla.types import NO_NODE
+
+if TYPE_CHECKING:
+    from ottla.broker.control.metadata import MetadataCache
+    from ottla.broker.storage.partition import Partition
+
+
+def register_replication_gauges(
+    metrics: Metrics, partitions: Iterable[Partition], metadata: MetadataCache
+) -> None:
+    def under_replicated() -> int:
+        sets = (partition.replicas for partition in partitions)
+        return sum(each is not None and len(each.isr) < len(each.replicas) for each in sets)
+
+    def offline() -> int:
+        return metadata.kept_for_image("partitions without a leader", lambda: _leaderless(metadata))
+
+    for name, help, read in (
+        (
+            "ottla_partitions_led",
+            "Partitions that this node leads.",
+            lambda: sum(partition.is_leader for partition in partitions),
+        ),
+        (
+            "ottla_partitions_under_replicated",
+            "Partitions that this node leads and of which not all replicas are in sync.",
+            under_replicated,
+        ),
+        (
+            "ottla_partitions_under_min_isr",
+            "Partitions that this node leads with fewer replicas in sync than "
+            "min.insync.replicas: acks=all is refused.",
+            lambda: sum(not partition.has_min_isr for partition in partitions),
+        ),
+        (
+            "ottla_partitions_offline",
+            "Partitions of the whole cluster that have no leader, as far as this node knows.",
+            offline,
+        ),
+        (
+            "ottla_follower_lag_max",
+            "Messages that the slowest follower has not copied yet of one partition that this "
+            "node leads.",
+            lambda: max((max(p.lags().values(), default=0) for p in partitions), default=0),
+        ),
+    ):
+        metrics.value(name, help, read)
+
+
+def _leaderless(metadata: MetadataCache) -> int:
+    return sum(
+        partition.leader == NO_NODE
+        for topic in metadata.image.topics_by_id.values()
+        for partition in topic.partitions.values()
+    )
