@@ -186,6 +186,7 @@ class Broker:
         self._chores.start()
         self._register_storage(recovery_s)
         services.groups.start()
+        services.is_serving = True
         if self.config.is_broker:
             await self._lifecycle.become_unfenced()
         if not self._quorum.has_others:

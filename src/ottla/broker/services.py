@@ -63,3 +63,5 @@ class Services:
     # A follower should be in sync, or no more: the controller is to be asked.
     on_misplaced: Callable[[Partition], None]
     router: Router = field(init=False)
+    # Whether clients are answered: the metadata is known, and the partitions are open.
+    is_serving: bool = False

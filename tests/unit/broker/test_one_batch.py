@@ -202,6 +202,7 @@ class Node:
             config=config,
             deadlines=self.deadlines,
             loop=loop,
+            is_serving=True,
             metadata=led_elsewhere(config),
             metrics=self.metrics,
             opening=self.opening,

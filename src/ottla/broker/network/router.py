@@ -195,6 +195,7 @@ class HandedServices(ForwardingServices, Protocol):
     partitions: Partitions
     deadlines: Deadlines
     metrics: Metrics
+    is_serving: bool
 
 
 class Route(NamedTuple):
@@ -210,6 +211,13 @@ class Route(NamedTuple):
 def is_flexible(api_key: int, version: int) -> bool:
     api = APIS.get(api_key)
     return api is not None and version >= api.flexible
+
+
+def _is_of_node(api: Api, request: Any) -> bool:
+    """Whether it is for another node, or for what a node knows before it is a broker."""
+    if api.key == ApiKey.FETCH:
+        return bool(request.replica_id >= 0 or request.replica_state.replica_id >= 0)
+    return api.is_for_controllers
 
 
 class Router:
@@ -263,6 +271,9 @@ class Router:
                 request, _ = decode_prefix(route.request, frame, head.version, head.body_at)
             except MalformedMessage as error:
                 raise CloseConnection(str(error)) from None
+        if not (self._services.is_serving or _is_of_node(route.api, request)):
+            # Another node knows the topics; this one would say that there are none.
+            raise CloseConnection("this node is starting", head.client_id)
         if route.api.by_controller and not self._services.leadership.is_leader:
             forwarded = forward(self._services, route.api, head, request, frame, host)
             return self._guarded(route, request, forwarded)
