@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ottla.client.cluster import Cluster
@@ -16,6 +16,7 @@ from ottla.testing.sim.world import World
 from ottla.types import TopicPartition
 from ottla.wire.messages.create_topics import (
     CreatableTopic,
+    CreatableTopicConfig,
     CreateTopicsRequest,
     CreateTopicsResponse,
 )
@@ -38,12 +39,23 @@ def batch_of(values: Sequence[bytes]) -> bytearray:
     return encode_batch([Record(at, 0, None, value) for at, value in enumerate(values)])
 
 
-async def create_topic(cluster: Cluster, name: str, partitions: int = 1, factor: int = 3) -> None:
+def keyed(key: bytes, value: bytes) -> bytearray:
+    return encode_batch([Record(0, 0, key, value)])
+
+
+async def create_topic(
+    cluster: Cluster,
+    name: str,
+    partitions: int = 1,
+    factor: int = 3,
+    configs: Mapping[str, str] | None = None,
+) -> None:
     """Until it is there, whoever is the controller meanwhile."""
-    request = CreateTopicsRequest(
-        topics=[CreatableTopic(name=name, num_partitions=partitions, replication_factor=factor)],
-        timeout_ms=5_000,
+    given = [CreatableTopicConfig(*pair) for pair in (configs or {}).items()]
+    topic = CreatableTopic(
+        name=name, num_partitions=partitions, replication_factor=factor, configs=given
     )
+    request = CreateTopicsRequest(topics=[topic], timeout_ms=5_000)
     while True:
         reply = await cluster.ask_any(request, CreateTopicsResponse)
         if reply.topics[0].error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
@@ -53,8 +65,14 @@ async def create_topic(cluster: Cluster, name: str, partitions: int = 1, factor:
 
 async def write(cluster: Cluster, partition: TopicPartition, values: Sequence[bytes]) -> None:
     """Each in a batch of its own; all are acknowledged by all in-sync replicas."""
+    await write_batches(cluster, partition, [batch_of([value]) for value in values])
+
+
+async def write_batches(
+    cluster: Cluster, partition: TopicPartition, batches: Sequence[bytearray]
+) -> None:
     async with Producer(cluster) as producer:
-        await producer.send(*(Outgoing(partition, batch_of([value]), 1) for value in values))
+        await producer.send(*(Outgoing(partition, batch, 1) for batch in batches))
         await producer.flush()
 
 

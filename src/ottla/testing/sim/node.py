@@ -14,6 +14,7 @@ from ottla.errors import OttlaError
 from ottla.log.directory import DataDirectory, Identity
 from ottla.testing.memory_disk import MemoryDisk, PowerLoss
 from ottla.testing.sim.clock import MachineClock, SeededChance
+from ottla.testing.sim.compactor import ThreadCompactor
 from ottla.testing.sim.loop import ProcessLoop
 from ottla.testing.sim.network import Host, Listener
 from ottla.testing.sim.threads import DiskPace, SimThreads
@@ -158,13 +159,19 @@ class Node:
         loop = self._world.new_loop(f"node {self.id}", self.host, self.clock, chance)
         disk = self.disk
         disk.on_power_loss = partial(self._power_lost, disk)
+        threads = SimThreads(loop, random.Random(chance.random()), self._pace)
+
+        async def start_compactor() -> ThreadCompactor:
+            return ThreadCompactor(disk, threads)
+
         broker = Broker(
             BrokerConfig.parse(self._settings),
             disk,
             clock=self.clock,
             random=SeededChance(random.Random(chance.random())),
-            threads=SimThreads(loop, random.Random(chance.random()), self._pace),
+            threads=threads,
             network=HostNetwork(self.host, loop),
+            start_compactor=start_compactor,
         )
         self._process = Process(self, broker, loop)
         self.trace(f"starts, incarnation {self.incarnation}")

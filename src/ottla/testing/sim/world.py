@@ -32,7 +32,7 @@ SETTINGS: Final = {
     "default.replication.factor": "3",
     "min.insync.replicas": "2",
     "offsets.topic.num.partitions": "2",
-    "log.cleaner.enable": "false",
+    "log.cleaner.dedupe.buffer.size": "1048576",
 }
 TRACED_LEVEL: Final = "info"
 
