@@ -42,6 +42,8 @@ class Observer:
         self._calm = calm
         self._ready_s: dict[tuple[int, int], float] = {}
         self._reign: Reign | None = None
+        # By node and incarnation, why its broker could not go on.
+        self.given_up: dict[tuple[int, int], str] = {}
         # By node, incarnation and partition.
         self._high_watermarks: dict[tuple[int, int, str], int] = {}
 
@@ -94,6 +96,9 @@ class Observer:
         return None
 
     def _look_at(self, node: Node, broker: Broker) -> None:
+        given_up = getattr(broker, "given_up", None)
+        if given_up is not None and given_up.done():
+            self.given_up[node.id, node.incarnation] = given_up.result()
         quorum = getattr(broker, "_quorum", None)
         if quorum is not None and quorum.leader_id != NO_NODE:
             self._history.lead(Lead(METADATA_TOPIC, quorum.leader_epoch, quorum.leader_id))

@@ -19,7 +19,7 @@ from ottla.testing.sim.observing import (
     topics_found,
     what_is_stuck,
 )
-from ottla.testing.sim.troubles import Calm, Trouble, Troubles, plan
+from ottla.testing.sim.troubles import KINDS, Calm, Trouble, Troubles, plan
 from ottla.testing.sim.workloads import (
     Administrator,
     EndWatcher,
@@ -179,6 +179,9 @@ class Run:
         for node in self._world.nodes.values():
             self._observer.look_at_disk(node)
         check_all(self.history, outcome)
+        if not any(KINDS[trouble.kind].is_of_disks for trouble in self._plan):
+            for (node, _), reason in self._observer.given_up.items():
+                raise Broken(f"node {node} has given up though its disk is well: {reason}")
         if self._world.unhandled:
             raise Broken(f"nobody has caught: {'; '.join(self._world.unhandled[:3])}")
 

@@ -370,6 +370,7 @@ class Kind(NamedTuple):
     amounts: Sequence[float]
     carry_out: Callable[[Troubles, Trouble], Coroutine[Any, Any, None]]
     is_of_links: bool = False
+    is_of_disks: bool = False
 
 
 NOW: Final = (0.0,)
@@ -391,11 +392,11 @@ KINDS: Final[dict[str, Kind]] = {
         Kind("slow-link", _two, DELAYS_S, Troubles.slow_link, is_of_links=True),
         Kind("lossy-link", _two, LOSSES, Troubles.lossy_link, is_of_links=True),
         Kind("reset", _two, NOW, Troubles.reset, is_of_links=True),
-        Kind("failing-syncs", _one, NOW, Troubles.failing_syncs),
-        Kind("dead-disk", _one, NOW, Troubles.dead_disk),
-        Kind("hanging-disk", _one, NOW, Troubles.hanging_disk),
-        Kind("slow-disk", _one, SLOWNESS, Troubles.slow_disk),
-        Kind("full-disk", _one, ROOM_BYTES, Troubles.full_disk),
+        Kind("failing-syncs", _one, NOW, Troubles.failing_syncs, is_of_disks=True),
+        Kind("dead-disk", _one, NOW, Troubles.dead_disk, is_of_disks=True),
+        Kind("hanging-disk", _one, NOW, Troubles.hanging_disk, is_of_disks=True),
+        Kind("slow-disk", _one, SLOWNESS, Troubles.slow_disk, is_of_disks=True),
+        Kind("full-disk", _one, ROOM_BYTES, Troubles.full_disk, is_of_disks=True),
         Kind("clock-step", _one, CLOCK_STEPS_S, Troubles.clock_step),
         Kind("clock-drift", _one, DRIFTS, Troubles.clock_drift),
     )
