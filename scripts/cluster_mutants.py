@@ -222,14 +222,19 @@ def mutants() -> tuple[Mutant, ...]:
 
 
 def seeds_until_found(mutant: Mutant, first: int, seeds_max: int) -> tuple[int | None, str]:
+    """A seed that fails without the mutant as well has not found it."""
     from ottla.testing.sim.run import run_seed
 
-    with ExitStack() as stack:
-        mutant.apply(stack)
-        for seed in range(first, first + seeds_max):
+    for seed in range(first, first + seeds_max):
+        with ExitStack() as stack:
+            mutant.apply(stack)
             failure = run_seed(seed, kinds=mutant.kinds, seconds=SECONDS).failure
-            if failure is not None:
-                return seed - first + 1, failure
+        if failure is None:
+            continue
+        sound = run_seed(seed, kinds=mutant.kinds, seconds=SECONDS).failure
+        if sound is None:
+            return seed - first + 1, failure
+        print(f"  seed {seed} fails without any mutant: {sound}", file=sys.stderr, flush=True)
     return None, ""
 
 
