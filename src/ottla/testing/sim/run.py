@@ -90,7 +90,7 @@ class Report:
     story: list[str] = field(default_factory=list)
 
     def figures(self) -> dict[str, object]:
-        return {k: v for k, v in asdict(self).items() if k not in ("plan", "story", "digest")}
+        return {k: v for k, v in asdict(self).items() if k not in ("plan", "story")}
 
 
 def run_seed(
@@ -182,8 +182,8 @@ class Run:
             self._observer.look_at_disk(node)
         check_all(self.history, outcome)
         if not any(KINDS[trouble.kind].is_of_disks for trouble in self._plan):
-            for (node, _), reason in self._observer.given_up.items():
-                raise Broken(f"node {node} has given up though its disk is well: {reason}")
+            for (node_id, _), reason in self._observer.given_up.items():
+                raise Broken(f"node {node_id} has given up though its disk is well: {reason}")
         if self._world.unhandled:
             raise Broken(f"nobody has caught: {'; '.join(self._world.unhandled[:3])}")
 
