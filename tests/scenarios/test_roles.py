@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
@@ -16,6 +17,7 @@ from confluent_kafka.admin import (
     NewTopic,
 )
 
+from ottla.broker.network.router import APIS, Api
 from ottla.errors import ErrorCode
 from ottla.testing import Broker, Cluster
 from ottla.testing.ports import free_ports
@@ -29,6 +31,8 @@ from ottla.wire.messages.describe_quorum import (
     DescribeQuorumTopic,
 )
 from ottla.wire.messages.metadata import MetadataRequest
+from ottla.wire.messages.unregister_broker import UnregisterBrokerRequest
+from ottla.wire.schema import Message
 from raw_client import RawClient
 from scenarios.polling import until
 
@@ -127,6 +131,24 @@ def test_every_request_for_the_controller_is_forwarded(cluster: Cluster) -> None
     until(lambda: "managed" not in admin.list_topics(timeout=WAIT_S).topics, "not deleted")
 
 
+@pytest.mark.parametrize(
+    "api", [api for api in APIS.values() if api.by_controller], ids=lambda api: api.name
+)
+def test_whatever_the_controller_answers_a_broker_has_it_answer(cluster: Cluster, api: Api) -> None:
+    """Also what no client library sends. An empty request is answered as the controller does."""
+    messages = importlib.import_module(f"ottla.wire.messages.{api.module}")
+    request: Message = getattr(messages, f"{api.name}Request")()
+    leader = quorum(cluster[1].bootstrap).leader_id
+
+    def answer(node_id: int) -> Message:
+        with RawClient(cluster[node_id].bootstrap) as client:
+            reply: Message = client.ask(request, api.last)
+        return reply
+
+    until(lambda: answer(1) == answer(leader), "the answers differ")
+    assert getattr(answer(1), "error_code", ErrorCode.NONE) != ErrorCode.NOT_CONTROLLER
+
+
 def produced(cluster: Cluster, topic: str, values: list[str]) -> None:
     settings = {"bootstrap.servers": cluster.bootstrap, "acks": "all", "log_level": 0}
     producer = Producer({**settings, "enable.idempotence": True})
@@ -160,6 +182,13 @@ def consumed(cluster: Cluster, topic: str, count: int) -> list[str]:
     return found
 
 
+def known_brokers(address: str) -> set[int]:
+    """Fenced ones included."""
+    with RawClient(address) as client:
+        reply = client.ask(DescribeClusterRequest(include_fenced_brokers=True), 2)
+    return {node.broker_id for node in reply.brokers}
+
+
 def test_writes_go_on_without_the_active_controller_and_without_a_broker(cluster: Cluster) -> None:
     cluster.create_topic("orders", 2, replication_factor=2)
     produced(cluster, "orders", ["before"])
@@ -171,24 +200,34 @@ def test_writes_go_on_without_the_active_controller_and_without_a_broker(cluster
     cluster[2].kill()
     produced(cluster, "orders", ["without a broker"])
     produced(cluster, "later", ["made meanwhile"])
+    with RawClient(cluster[1].bootstrap) as client:
+        reply = client.ask(UnregisterBrokerRequest(2), 0)
+        assert reply.error_code == ErrorCode.NONE
+    until(lambda: 2 not in known_brokers(cluster[1].bootstrap), "a forgotten broker is told")
     cluster[leader].start()
     cluster[2].start()
+    until(lambda: 2 in known_brokers(cluster[1].bootstrap), "it is not known again")
     told = ["before", "without a broker", "without its controller"]
     assert sorted(consumed(cluster, "orders", 3)) == told
     assert consumed(cluster, "later", 1) == ["made meanwhile"]
 
 
-def test_a_broker_finds_the_leader_by_asking(tmp_path: Path) -> None:
+def test_a_broker_finds_the_leader_by_asking_and_the_offsets_of_groups_move_in(
+    tmp_path: Path,
+) -> None:
     """controller.quorum.bootstrap.servers: of the addresses one answers, and no id is known."""
     nowhere, where = free_ports(2)
-    first = Broker(
-        {
-            "node.id": 9,
-            "listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{where}",
-            "controller.listener.names": "CONTROLLER",
-        },
-    )
-    with first:
+    settings = {
+        "node.id": 9,
+        "listeners": f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{where}",
+        "controller.listener.names": "CONTROLLER",
+        "offsets.topic.num.partitions": 3,
+        "offsets.topic.replication.factor": 2,
+    }
+    with Broker(settings) as first:
+        first.create_topic("things")
+        commit(first.bootstrap)
+        assert offsets_replicas(first.bootstrap) == {(9,)}
         cluster_id = described(f"127.0.0.1:{where}", DESCRIBE_CONTROLLERS).cluster_id
         settings = {
             "node.id": 1,
@@ -200,3 +239,23 @@ def test_a_broker_finds_the_leader_by_asking(tmp_path: Path) -> None:
             until(lambda: len(described(second.bootstrap, 1).brokers) == 2, "not both are told")
             admin = AdminClient({"bootstrap.servers": second.bootstrap, "log_level": 0})
             admin.create_topics([NewTopic("both", 1, 2)])["both"].result(WAIT_S)
+            until(
+                lambda: offsets_replicas(second.bootstrap) == {(1, 9)},
+                "the offsets of groups have no second replica in sync",
+                patience_s=WAIT_S,
+            )
+
+
+def commit(bootstrap: str) -> None:
+    """A group comes into being, and with it the topic of its offsets."""
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "early", "log_level": 0})
+    consumer.commit(offsets=[TopicPartition("things", 0, 0)], asynchronous=False)
+    consumer.close()
+
+
+def offsets_replicas(bootstrap: str) -> set[tuple[int, ...]]:
+    """The replicas in sync of the partitions that hold committed offsets."""
+    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    topics = admin.list_topics("__consumer_offsets", timeout=WAIT_S).topics
+    partitions = topics["__consumer_offsets"].partitions.values()
+    return {tuple(sorted(partition.isrs)) for partition in partitions}
