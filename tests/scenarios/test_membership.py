@@ -10,6 +10,7 @@ import pytest
 
 from ottla.broker.clock import SystemEntropy
 from ottla.broker.control.channel import ControllerChannel
+from ottla.broker.control.lease import Lease
 from ottla.broker.control.lifecycle import Lifecycle
 from ottla.broker.control.metadata import Change
 from ottla.config import BrokerConfig
@@ -85,6 +86,15 @@ def another(controller: BrokerInside, node_id: int) -> Lifecycle:
         channel,
         services.metadata,
         lambda: services.controller.published_offset,
+        services.clock,
+        Lease(
+            services.loop,
+            services.clock,
+            services.config.broker_session_timeout_ms,
+            lambda: False,
+            lambda: None,
+            lambda: None,
+        ),
     )
 
 

@@ -5,13 +5,29 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+import pytest
 
 from ottla.broker.main import Broker
 from ottla.broker.storage.partition import Partition
 from ottla.client.cluster import Cluster
+from ottla.client.connection import Connection
+from ottla.client.settings import ClientSettings
+from ottla.errors import ErrorCode
 from ottla.testing.sim.world import Spawned, World
+from ottla.types import NO_NODE, TopicPartition
+from ottla.wire.messages.list_offsets import (
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsTopic,
+)
+from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from ottla.wire.schema import Message
 from sim.worlds_kit import ORDERS, create_topic, read, settings, until, write
+
+R = TypeVar("R", bound=Message)
 
 # Virtual seconds: a story that takes longer has come to a stand.
 LIMIT_S = 300
@@ -23,8 +39,8 @@ def broker_of(world: World, node_id: int) -> Broker:
     return broker
 
 
-def partition_of(world: World, node_id: int) -> Partition:
-    return broker_of(world, node_id)._partitions.get(*ORDERS)
+def partition_of(world: World, node_id: int, index: int = 0) -> Partition:
+    return broker_of(world, node_id)._partitions.get("orders", index)
 
 
 def controller_of(world: World) -> int:
@@ -32,13 +48,13 @@ def controller_of(world: World) -> int:
     return found
 
 
-def leader_of(world: World) -> int:
-    (found,) = (node_id for node_id in world.nodes if partition_of(world, node_id).is_leader)
+def leader_of(world: World, index: int = 0) -> int:
+    (found,) = (node for node in world.nodes if partition_of(world, node, index).is_leader)
     return found
 
 
-def in_sync(world: World) -> frozenset[int]:
-    replicas = partition_of(world, leader_of(world)).replicas
+def in_sync(world: World, index: int = 0) -> frozenset[int]:
+    replicas = partition_of(world, leader_of(world, index), index).replicas
     return frozenset() if replicas is None else replicas.isr
 
 
@@ -105,4 +121,69 @@ def test_a_frozen_controller_is_not_waited_for() -> None:
             world.nodes[frozen].kill()
 
     with World(seed=1) as world:
+        world.run(story(world), limit_s=LIMIT_S)
+
+
+async def ask_leader(world: World, leader: int, request: Message, kind: type[R]) -> R:
+    """On a connection of its own to this node, whatever the metadata says."""
+    settings_here = ClientSettings((world.nodes[leader].address,), request_timeout_s=5.0)
+    connection = await Connection.open(world.nodes[leader].address, settings_here)
+    try:
+        return await connection.ask(request, kind)
+    finally:
+        connection.abort("asked")
+
+
+async def end_at(world: World, node_id: int, index: int = 0) -> int:
+    """The error, if any, with which this node answers who asks it for the end of the log."""
+    asked = ListOffsetsPartition(partition_index=index, current_leader_epoch=-1, timestamp=-1)
+    request = ListOffsetsRequest(topics=[ListOffsetsTopic(name="orders", partitions=[asked])])
+    reply = await ask_leader(world, node_id, request, ListOffsetsResponse)
+    return reply.topics[0].partitions[0].error_code
+
+
+async def named_leader(world: World, node_id: int, index: int) -> int:
+    request = MetadataRequest(topics=[MetadataRequestTopic(name="orders")])
+    reply = await ask_leader(world, node_id, request, MetadataResponse)
+    found = {each.partition_index: each.leader_id for each in reply.topics[0].partitions}
+    return found[index]
+
+
+@pytest.mark.parametrize("is_controller", [False, True], ids=["a broker", "the controller"])
+def test_a_leader_that_is_cut_off_stops_before_another_begins(is_controller: bool) -> None:
+    """Clients still reach it. A controller that is slow to notice must not answer itself."""
+
+    async def story(world: World) -> None:
+        await world.start_all()
+        async with Cluster(settings(world)) as cluster:
+            await create_topic(cluster, "orders", partitions=3)
+            for each in range(3):
+                await write(cluster, TopicPartition("orders", each), [b"first"])
+        controller = controller_of(world)
+        leaders = {leader_of(world, index): index for index in range(3)}
+        assert len(leaders) == 3, "each node leads one"
+        leader = next(node for node in leaders if (node == controller) == is_controller)
+        index = leaders[leader]
+        place = TopicPartition("orders", index)
+        world.nodes[leader].drift_clock(0.97)
+        others = [node_id for node_id in world.nodes if node_id != leader]
+        for other in others:
+            world.network.cut(leader, other)
+
+        def others_lead() -> bool:
+            return any(partition_of(world, other, index).is_leader for other in others)
+
+        while not others_lead():
+            assert await end_at(world, leader, index) in (0, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            await asyncio.sleep(0.02)
+        assert await end_at(world, leader, index) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+        assert not partition_of(world, leader, index).is_leader
+        assert await named_leader(world, leader, index) == NO_NODE
+        world.network.heal()
+        async with Cluster(settings(world)) as cluster:
+            await write(cluster, place, [b"second"])
+            await until(lambda: in_sync(world, index) == {1, 2, 3})
+            assert await read(cluster, place) == [b"first", b"second"]
+
+    with World(seed=1, settings={"controller.quorum.fetch.timeout.ms": "6000"}) as world:
         world.run(story(world), limit_s=LIMIT_S)

@@ -16,6 +16,7 @@ from ottla.broker.clock import SystemClock, SystemEntropy
 from ottla.broker.control.channel import ControllerChannel
 from ottla.broker.control.controller_life import ControllerLife
 from ottla.broker.control.groups import GroupService
+from ottla.broker.control.lease import new_lease
 from ottla.broker.control.lifecycle import Lifecycle
 from ottla.broker.control.metadata import BrokerConfigChanged, Change, MetadataCache
 from ottla.broker.control.metadata_follower import MetadataFollower
@@ -282,6 +283,16 @@ class Broker:
         )
         incarnation_id = self._random.bytes(16)
         self._controller_life = ControllerLife(self.config, incarnation_id, self._channel)
+        self._partitions = Partitions(self._controller.partition, self._metadata.absence_of)
+        self._lease = new_lease(
+            self._loop,
+            self._clock,
+            self.config,
+            self._quorum,
+            self._metadata,
+            self._partitions,
+            self._look_before_requests,
+        )
         self._lifecycle = Lifecycle(
             self.config,
             self._stores.cluster_id,
@@ -290,10 +301,11 @@ class Broker:
             self._channel,
             self._metadata,
             lambda: self._controller.published_offset,
+            self._clock,
+            self._lease,
         )
         self._probes = Probes(self._node_id, self._quorum, self._metadata, self._fence)
         self._reports = Reports(self._loop, self.config, self._channel, self._lifecycle)
-        self._partitions = Partitions(self._controller.partition, self._metadata.absence_of)
         self._departures = Departures(self._loop, self._io, self._disk, self._random)
         self._repairs = Repairs(
             self._loop,
@@ -348,7 +360,12 @@ class Broker:
             self._metrics,
             self._reports.places,
             self._replication.followers.role_changed,
+            lambda: self._lease.is_held,
         )
+
+    def _look_before_requests(self) -> None:
+        self._connections.before_requests = self._lease.look
+        self._services.parking.before_completing = self._lease.look
 
     async def _fence(self, node_id: int, epoch: int) -> None:
         await self._controller.submit(
@@ -594,6 +611,7 @@ class Broker:
         self._services.deadlines.close()
         self._services.opening.close()
         self._reports.close()
+        self._lease.close()
         self._channel.close()
         self._probes.close()
         if self._leader_check is not None:

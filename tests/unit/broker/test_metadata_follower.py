@@ -107,6 +107,7 @@ class House:
             metrics,
             lambda assignments: None,
             lambda partition: None,
+            lambda: True,
         )
         self.follower.open_all()
         self.metadata.on_change(self.follower.follow)

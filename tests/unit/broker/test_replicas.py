@@ -419,6 +419,44 @@ def test_metadata_that_comes_after_the_controllers_answers_changes_nothing() -> 
     assert (replicas.isr, replicas.partition_epoch) == ({OWN, SECOND, THIRD}, 3)
 
 
+def test_a_leader_without_its_lease_does_nothing_and_goes_on_when_it_has_one() -> None:
+    node, fetch = Node(), Fetch()
+    node.lead()
+    node.produce("a")
+    node.flush()
+    node.fetched_by(SECOND, 0)
+    node.partition.add_fetch(fetch)
+    node.partition.suspend()
+    assert isinstance(node.waiter.told["a"], NotLeader)
+    assert fetch.is_woken
+    with pytest.raises(NotLeader):
+        node.partition.append(batch(b"b"), NOW_MS)
+    for known_epoch in (-1, 1):
+        with pytest.raises(NotLeader):
+            node.partition.check_epoch(known_epoch, is_follower_enough=True)
+    node.clock.ms += 1_000_000
+    assert node.partition.wanted_isr(node.clock.ms, 1_000) is None, "nobody is put out of sync"
+    node.partition.resume()
+    node.partition.check_epoch(1)
+    node.fetched_by(SECOND, 1)
+    assert node.committed == 1
+    assert node.partition.append(batch(b"b"), NOW_MS).base_offset == 1
+
+
+def test_metadata_that_says_the_same_does_not_end_a_suspension_and_a_new_leader_does() -> None:
+    node = Node()
+    node.lead()
+    node.partition.suspend()
+    node.lead(isr=(OWN,), partition_epoch=1)
+    assert not node.partition.is_leader
+    replicas = node.partition.replicas
+    assert replicas is not None
+    assert replicas.isr == {OWN}
+    node.follow(2, SECOND)
+    node.partition.resume()
+    assert not node.partition.is_elected
+
+
 def test_an_epoch_that_is_over_never_comes_again() -> None:
     node = Node()
     node.lead(epoch=3)

@@ -143,6 +143,8 @@ class GroupService:
         shard = self._shards.get(index)
         if shard is None:
             raise NotCoordinator(f"{OFFSETS_TOPIC}-{index} is not here")
+        if not shard.partition.is_leader:
+            raise NotCoordinator(f"{OFFSETS_TOPIC}-{index} may be led by another node")
         return shard
 
     def shards(self) -> Collection[Shard]:

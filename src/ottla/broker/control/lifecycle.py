@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.control.channel import ControllerChannel
+from ottla.broker.control.lease import Lease
 from ottla.cluster.directories import lies_offline
 from ottla.cluster.features import SUPPORTED
 from ottla.cluster.image import NO_BROKER_EPOCH
@@ -27,6 +28,7 @@ from ottla.errors import (
     StaleBrokerEpoch,
     UnsupportedVersion,
 )
+from ottla.ports import Clock
 from ottla.types import NO_NODE
 from ottla.wire.messages.broker_heartbeat import BrokerHeartbeatRequest, BrokerHeartbeatResponse
 from ottla.wire.messages.broker_registration import (
@@ -61,6 +63,7 @@ _REFUSALS: Final[Mapping[type[OttlaError], str]] = {
         "that the others have"
     ),
 }
+HEARTBEATS_PER_SESSION: Final = 4
 FEATURES: Final = [Feature(name, *levels) for name, levels in SUPPORTED.items()]
 
 
@@ -74,6 +77,8 @@ class Lifecycle:
         channel: ControllerChannel,
         metadata: MetadataCache,
         published_offset: Callable[[], int],
+        clock: Clock,
+        lease: Lease,
     ) -> None:
         self._config = config
         self._cluster_id = cluster_id
@@ -82,8 +87,12 @@ class Lifecycle:
         self._channel = channel
         self._metadata = metadata
         self._published_offset = published_offset
+        self._clock = clock
+        self._lease = lease
         self._timeout_s = config.request_timeout_ms / 1000
         self._interval_s = config.broker_heartbeat_interval_ms / 1000
+        # A heartbeat that is lost is followed by others before the session ends.
+        self._answer_s = config.broker_session_timeout_ms / 1000 / HEARTBEATS_PER_SESSION
         self._offline: list[bytes] = []
         self._news = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
@@ -158,10 +167,13 @@ class Lifecycle:
     # -------------------------------------------------------------------------------- serving
 
     async def _beat_on(self) -> None:
+        pause_s = self._interval_s
         while True:
-            await asyncio.sleep(self._interval_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(self._interval_s, ASKING_PAUSE_S_MAX)
             try:
-                await self._beat()
+                await self._beat(self._answer_s)
+                pause_s = self._interval_s
             except (StaleBrokerEpoch, BrokerNotRegistered) as error:
                 logger.warning("this broker registers again: %s", error)
                 await self._register_again()
@@ -185,7 +197,13 @@ class Lifecycle:
             offline_log_dirs=self._offline,
         )
         limit_s = self._timeout_s if timeout_s is None else timeout_s
-        return await self._channel.ask(request, BrokerHeartbeatResponse, limit_s)
+        sent_s = self._clock.steady_s()
+        reply = await self._channel.ask(request, BrokerHeartbeatResponse, limit_s, self._answer_s)
+        if reply.is_fenced:
+            self._lease.lose()
+        else:
+            self._lease.extend(sent_s)
+        return reply
 
     async def take_offline(self, directory_id: bytes) -> None:
         """A directory's disk has failed. The controller is told with each heartbeat from now on."""

@@ -22,6 +22,7 @@ from ottla.cluster.image import (
 )
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import NotLeader, OttlaError, UnknownTopicId, UnknownTopicOrPartition
+from ottla.types import NO_NODE, NodeId
 from ottla.wire.messages.metadata_records import (
     BrokerRegistrationChangeRecord,
     ConfigRecord,
@@ -117,6 +118,8 @@ class MetadataCache:
         self._by_topic: dict[str, dict[Hashable, Any]] = {}
         self._kept_for_image: dict[Hashable, Any] = {}
         self._listeners: list[OnChange] = []
+        # This node, while it may not act as a leader: clients are not sent to it.
+        self.absent_leader = NO_NODE
         # Topics whose deletion a start has read in the log; nobody asks for later ones.
         self.deleted_ids: set[bytes] = set()
 
@@ -162,7 +165,7 @@ class MetadataCache:
         endpoint = None if broker is None else broker.endpoints.get(listener)
         if broker is None or endpoint is None or broker.is_fenced:
             return None
-        return partition, broker, endpoint
+        return None if partition.leader == self.absent_leader else (partition, broker, endpoint)
 
     def leader_of(self, name: str, index: int) -> int:
         return self.partition(name, index).leader
@@ -215,6 +218,12 @@ class MetadataCache:
 
     def on_change(self, listener: OnChange) -> None:
         self._listeners.append(listener)
+
+    def set_absent_leader(self, node_id: NodeId) -> None:
+        """NO_NODE: all leaders can be told of."""
+        self.absent_leader = node_id
+        self._by_topic.clear()
+        self._kept_for_image.clear()
 
     def apply(self, record: Message) -> None:
         self.committed((record,))

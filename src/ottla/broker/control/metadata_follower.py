@@ -47,6 +47,7 @@ class MetadataFollower:
         metrics: Metrics,
         on_placed: Callable[[list[Assignment]], None],
         on_role: Callable[[Partition], None],
+        may_lead: Callable[[], bool],
     ) -> None:
         self._node_id = node_id
         self._clock = clock
@@ -58,6 +59,7 @@ class MetadataFollower:
         self._metrics = metrics
         self._on_placed = on_placed
         self._on_role = on_role
+        self._may_lead = may_lead
 
     def open_all(self) -> None:
         """At start, blocking: opens the log of every partition that has a replica here."""
@@ -96,6 +98,8 @@ class MetadataFollower:
                 image.partition_epoch,
                 self._clock.now().steady_ms,
             )
+            if not self._may_lead():
+                partition.suspend()
         else:
             partition.follow(image.leader_epoch, NodeId(image.leader))
         self._on_role(partition)

@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ottla.broker.control.confirmations import Confirmations
 from ottla.broker.control.control_batches import leader_change_batch
 from ottla.broker.storage.partition import Partition
 from ottla.cluster.snapshot_file import SnapshotId
@@ -117,6 +118,7 @@ class MetadataQuorum:
         self._refusal: CannotStart | None = None
         if peers is not None:
             peers.on_stranger = self._meet_stranger
+        self.confirmations = Confirmations(self._other_voters, partition.waiters.wake_fetches)
         partition.commit_by(self)
 
     def _new_fetcher(self, peers: QuorumPeers) -> MetadataFetcher:
@@ -142,6 +144,9 @@ class MetadataQuorum:
     @property
     def is_leader(self) -> bool:
         return self.partition.is_leader
+
+    def _other_voters(self) -> list[int]:
+        return [voter.key.id for voter in self._quorum.voters if voter.key.id != self.node_id]
 
     @property
     def voter_ids(self) -> set[int]:
@@ -342,6 +347,7 @@ class MetadataQuorum:
         """What rests on a decision that could not be carried out must not happen."""
         logger.error("the metadata quorum cannot go on", exc_info=error)
         self._decisions.clear()
+        self.confirmations.lost()
         self.close()
         if self.partition.is_leader and self._controller is not None:
             self._controller.stop_leading(NotController("the metadata quorum is broken here"))
@@ -393,6 +399,7 @@ class MetadataQuorum:
     def _step_down(self, decision: StepDown) -> None:
         if self.has_others:
             logger.info("this node leads the metadata log no more, epoch %d", decision.epoch)
+        self.confirmations.lost()
         if self._controller is not None:
             self._controller.stop_leading(NotController("another node is the controller now"))
         self.partition.follow(LeaderEpoch(max(decision.epoch, self._quorum.epoch)), NO_NODE)

@@ -98,7 +98,8 @@ def _partition(
     cache: MetadataCache, listener: str, index: int, partition: PartitionImage
 ) -> DescribeTopicPartitionsResponsePartition:
     offline = offline_replicas(cache, listener, partition)
-    has_leader = partition.leader in partition.replicas and partition.leader not in offline
+    is_absent = partition.leader in offline or partition.leader == cache.absent_leader
+    has_leader = partition.leader in partition.replicas and not is_absent
     return DescribeTopicPartitionsResponsePartition(
         partition_index=index,
         leader_id=partition.leader if has_leader else NO_NODE,

@@ -86,7 +86,8 @@ def _find(services: Services, listener: str, key_type: int, key: str) -> tuple[i
     metadata = services.metadata
     leader = metadata.leader_of(OFFSETS_TOPIC, services.groups.partition_of(key))
     for broker in metadata.brokers():
-        if broker.id == leader and listener in broker.endpoints:
+        is_absent = broker.id == metadata.absent_leader
+        if broker.id == leader and listener in broker.endpoints and not is_absent:
             return leader, broker.endpoints[listener]
     raise CoordinatorNotAvailable(f"The coordinator of {key} has no leader.")
 

@@ -180,7 +180,7 @@ def _partition(
 ) -> MetadataResponsePartition:
     leader = cache.image.brokers.get(partition.leader)
     error = ErrorCode.NONE
-    if leader is None or leader.is_fenced:
+    if leader is None or leader.is_fenced or leader.id == cache.absent_leader:
         error = ErrorCode.LEADER_NOT_AVAILABLE
     elif listener not in leader.endpoints:
         error = ErrorCode.LISTENER_NOT_FOUND if knows_listeners else ErrorCode.LEADER_NOT_AVAILABLE

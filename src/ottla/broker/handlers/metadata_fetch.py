@@ -29,6 +29,7 @@ from ottla.wire.messages.fetch import (
 from ottla.wire.schema import Buffer
 
 if TYPE_CHECKING:
+    from ottla.broker.request import RequestContext
     from ottla.broker.services import Services
 
 # In a connection's memory: the epoch, and up to where its node knows the log to be committed.
@@ -71,11 +72,14 @@ class MetadataFetch:
         )
         if answer.error is not ErrorCode.NONE:
             return self._reply(self._data(answer))
+        confirmations = self._quorum.confirmations
+        confirmations.fetched(replica, self._memory)
         data, is_ours = self._look()
         if is_ours and self._has_records:
             self._read(data)
             return self._deferred
-        if not is_ours or self._has_committed_more():
+        is_awaited = confirmations.is_awaited(self._memory)
+        if not is_ours or is_awaited or self._has_committed_more():
             return self._reply(data)
         return self._park()
 
@@ -175,6 +179,7 @@ class MetadataFetch:
         leader_id = NodeId(data.current_leader.leader_id)
         if data.error_code == ErrorCode.NONE:
             self._memory[TOLD] = (data.current_leader.leader_epoch, data.high_watermark)
+            self._quorum.confirmations.answered(self._memory)
         endpoint = self._quorum.endpoint_of(leader_id)
         nodes = [] if endpoint is None else [NodeEndpoint(leader_id, endpoint.host, endpoint.port)]
         topic = FetchableTopicResponse(topic_id=METADATA_TOPIC_ID, partitions=[data])

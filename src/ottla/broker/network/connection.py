@@ -120,6 +120,8 @@ class Connections:
         # Told what a connection that is gone has remembered.
         # Who is told what was remembered of a connection that is gone.
         self.on_lost: tuple[Callable[[dict[Any, Any]], None], ...] = ()
+        # Told before the requests of a read are handled, where somebody has to know.
+        self.before_requests: Callable[[], None] | None = None
         self.connections: dict[Connection, None] = {}
         self.bytes_in_flight = 0
         self.half_frame_bytes = 0
@@ -349,6 +351,8 @@ class Connection(asyncio.BufferedProtocol):
     def buffer_updated(self, count: int) -> None:
         shared = self._shared
         self._last_active_s = shared.loop.time()
+        if shared.before_requests is not None:
+            shared.before_requests()
         shared.outbox.cork()
         try:
             if self._frame is not None:

@@ -211,6 +211,8 @@ class Parking:
     def __init__(self, loop: asyncio.AbstractEventLoop, deadlines: Deadlines) -> None:
         self.deadlines = deadlines
         self._loop = loop
+        # Told before fetches are completed that have waited, perhaps for long.
+        self.before_completing: Callable[[], None] | None = None
         self._woken: list[Callable[[SharedReads], None]] = []
 
     def wake(self, complete: Callable[[SharedReads], None]) -> None:
@@ -219,6 +221,8 @@ class Parking:
         self._woken.append(complete)
 
     def _complete_all(self) -> None:
+        if self.before_completing is not None:
+            self.before_completing()
         woken, self._woken = self._woken, []
         reads: SharedReads = {}
         for complete in woken:

@@ -76,7 +76,7 @@ class Copy:
         """Whether the partition still follows as it did when this copy was begun."""
         partition = self.partition
         return (
-            not partition.is_leader
+            not partition.is_elected
             and not partition.is_retired
             and not partition.is_offline
             and partition.leader_epoch == self.epoch

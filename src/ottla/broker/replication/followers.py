@@ -59,7 +59,7 @@ class Followers:
     def role_changed(self, partition: Partition) -> None:
         """The partition leads, follows somebody or goes on under a new epoch, or is gone."""
         before = self._followed.pop(partition, NO_NODE)
-        is_gone = partition.is_leader or partition.is_retired or partition.is_offline
+        is_gone = partition.is_elected or partition.is_retired or partition.is_offline
         leader = NO_NODE if is_gone else partition.leader_id
         if before not in (NO_NODE, leader) and before in self._fetchers:
             self._fetchers[before].leave(partition)

@@ -54,7 +54,7 @@ class Handover:
         """Returns when none is led here any more under the epoch that it has now, or when that
         takes too long.
         """
-        epochs = {each: each.leader_epoch for each in partitions if each.is_leader}
+        epochs = {each: each.leader_epoch for each in partitions if each.is_elected}
         if not epochs:
             return
         names = ", ".join(sorted(str(each.name) for each in epochs))
@@ -95,6 +95,6 @@ class Handover:
 
 def _still_led(epochs: dict[Partition, LeaderEpoch]) -> bool:
     return any(
-        partition.is_leader and partition.leader_epoch == epoch and not partition.is_retired
+        partition.is_elected and partition.leader_epoch == epoch and not partition.is_retired
         for partition, epoch in epochs.items()
     )

@@ -141,7 +141,7 @@ class Partition(PartitionReplica):
         those that were cut, and nobody could tell who has which.
         """
         is_new_epoch = self.leader_epoch > log.latest_epoch
-        assert is_new_epoch or not self.is_leader, f"{self.name} was cut within an epoch"
+        assert is_new_epoch or not self.is_elected, f"{self.name} was cut within an epoch"
         self._replace_log(log, now_ms)
 
     # ------------------------------------------------------------------------------- appending
@@ -263,7 +263,7 @@ class Partition(PartitionReplica):
         if self.is_offline:
             raise StorageFailed(f"{self.name} is offline: {self._failure}")
         if known_epoch == NO_EPOCH or known_epoch == self.leader_epoch:
-            if not (self.is_leader or is_follower_enough):
+            if not (self.is_leader or (is_follower_enough and not self._is_suspended)):
                 self.check_leader()
             return
         if known_epoch < self.leader_epoch:

@@ -51,6 +51,7 @@ class PartitionReplica(PartitionWrites):
         "_ends",
         "_epoch_start",
         "_in_sync_min",
+        "_is_suspended",
         "_lead_after_cut",
         "_leader_high_watermark",
         "_planned_end",
@@ -79,6 +80,7 @@ class PartitionReplica(PartitionWrites):
         self.leader_epoch = leader_epoch
         self.leader_id = NO_NODE
         self.is_leader = False
+        self._is_suspended = False
         self._alone = False
         self._rule: CommitRule | None = None
         self._replicas: ReplicaSet | None = None
@@ -108,7 +110,7 @@ class PartitionReplica(PartitionWrites):
             self._lead_after_cut = (epoch, replicas, isr, partition_epoch, now_ms)
             return
         assert epoch >= self.leader_epoch, f"{self.name}: leader epoch {epoch} is a past one"
-        known = self._replicas if self.is_leader and epoch == self.leader_epoch else None
+        known = self._replicas if self.is_elected and epoch == self.leader_epoch else None
         if known is None:
             self._begin_leading(epoch)
             known = ReplicaSet(self.node_id, replicas, isr, partition_epoch, now_ms)
@@ -139,13 +141,13 @@ class PartitionReplica(PartitionWrites):
         """Takes what this leader sends; NO_NODE: there is none just now."""
         assert epoch >= self.leader_epoch, f"{self.name}: leader epoch {epoch} is a past one"
         self._lead_after_cut = None
-        if self.is_leader or epoch > self.leader_epoch:
+        if self.is_elected or epoch > self.leader_epoch:
             self._change_role(epoch, leader_id)
         self.leader_id = leader_id
 
     def _change_role(self, epoch: LeaderEpoch, leader_id: NodeId) -> None:
         self.leader_epoch, self.leader_id = epoch, leader_id
-        self.is_leader = self._alone = False
+        self.is_leader = self._is_suspended = self._alone = False
         self._replicas = None
         self._leader_high_watermark = 0
         self.waiters.fail_all(
@@ -154,6 +156,27 @@ class PartitionReplica(PartitionWrites):
         if not (self._log.fenced and leader_id == self.node_id):
             # A leader that is fenced opens its log again, and only then knows what to say.
             self.waiters.wake_fetches()
+
+    @property
+    def is_elected(self) -> bool:
+        """Whether the metadata names this node as the leader; `is_leader` says that it may act."""
+        return self.is_leader or self._is_suspended
+
+    def suspend(self) -> None:
+        """Without its lease this node may have been replaced, and would not know: it takes, tells
+        and acknowledges nothing until `resume`, or until the metadata says more.
+        """
+        if not self.is_leader:
+            return
+        self.is_leader, self._is_suspended = False, True
+        self.waiters.fail_all(NotLeader(f"{self.name}: this node has lost its controller"))
+        self.waiters.wake_fetches()
+
+    def resume(self) -> None:
+        """Nobody else has led meanwhile."""
+        if self._is_suspended:
+            self.is_leader, self._is_suspended = True, False
+            self._commit()
 
     def check_leader(self) -> None:
         if self.is_offline:
@@ -310,7 +333,7 @@ class PartitionReplica(PartitionWrites):
     def wanted_isr(self, now_ms: int, lag_ms_max: int) -> frozenset[int] | None:
         """The in-sync replicas as they should be; None when there is nothing to ask for."""
         replicas = self._replicas
-        if replicas is None:
+        if replicas is None or not self.is_leader:
             return None
         end_offset = Offset(self._log.end_offset)
         return replicas.proposal(end_offset, *self._in_sync_bounds, now_ms, lag_ms_max)
@@ -403,7 +426,7 @@ class PartitionReplica(PartitionWrites):
             if self._log.fenced or self.is_retired:
                 raise StorageFailed(f"{self.name} takes no more writes")
             await told(self.when_quiet)
-        if self.is_leader or self.leader_epoch != epoch:
+        if self.is_elected or self.leader_epoch != epoch:
             # What the leader of another epoch does not have may be what this one has promised.
             raise NotLeader(f"{self.name} is at leader epoch {self.leader_epoch}, not at {epoch}")
         self._is_cut_under_way = True
@@ -475,7 +498,7 @@ class PartitionReplica(PartitionWrites):
     def _replace_log(self, log: Log, now_ms: int) -> None:
         super()._replace_log(log, now_ms)
         self._ends = deque([log.written])
-        if self.is_leader:
+        if self.is_elected:
             log.start_epoch(self.leader_epoch)
             self._epoch_start = log.end_offset
         self._commit()

@@ -68,7 +68,7 @@ class Repairs:
             if store.is_online and partition.is_to_be_reopened
         }
         metadata = self._partitions.metadata
-        led = [each for each in fenced if each.is_leader and each is not metadata]
+        led = [each for each in fenced if each.is_elected and each is not metadata]
         if led:
             await self._give_up(led)
         for partition, epoch in fenced.items():
@@ -92,10 +92,10 @@ class Repairs:
         except (OSError, OttlaError) as error:
             logger.warning("%s: still led under the old epoch: %s", partition.name, error)
         is_wanted = not (partition.is_retired or partition.is_offline or partition.is_damaged)
-        if is_wanted and (not partition.is_leader or partition.leader_epoch > epoch):
+        if is_wanted and (not partition.is_elected or partition.leader_epoch > epoch):
             partition.heal(log, now_ms)
             self._on_healed(partition)
         else:
             log.abandon()
-            if partition.is_leader:
+            if partition.is_elected:
                 logger.warning("%s: still fenced, it has no new epoch", partition.name)

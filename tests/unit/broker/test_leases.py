@@ -1,0 +1,216 @@
+"""A lease ends before anybody can have begun in one's place, and only a majority gives one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from ottla.broker.control.confirmations import Confirmations
+from ottla.broker.control.lease import Lease
+from ottla.errors import NotController
+from unit.broker.metadata_node import HandClock
+
+SESSION_MS = 9_000
+
+
+class Leasing:
+    def __init__(self, *, is_needed: bool = True) -> None:
+        self.clock = HandClock()
+        self.is_needed = is_needed
+        self.changes: list[bool] = []
+        self.watched = 0
+        self.lease = Lease(
+            asyncio.get_running_loop(),
+            self.clock,
+            SESSION_MS,
+            lambda: self.is_needed,
+            self.watch,
+            lambda: self.changes.append(self.lease.is_held),
+        )
+
+    def watch(self) -> None:
+        self.watched += 1
+
+    def after(self, ms: int) -> bool:
+        self.clock.ms += ms
+        self.lease.look()
+        return self.lease.is_held
+
+
+def live(story: Callable[[], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(20):
+            await story()
+
+    asyncio.run(run())
+
+
+def test_a_lease_counts_from_when_the_heartbeat_was_sent_and_ends_before_the_session() -> None:
+    async def story() -> None:
+        leasing = Leasing()
+        assert not leasing.lease.is_held, "nobody has given one yet"
+        sent_s = leasing.clock.steady_s()
+        leasing.clock.ms += 1_000
+        leasing.lease.extend(sent_s)
+        assert leasing.after(7_549)
+        assert not leasing.after(1)
+        assert leasing.changes == [True, False]
+        leasing.lease.close()
+
+    live(story)
+
+
+def test_each_answer_extends_it_and_an_old_one_does_not_shorten_it() -> None:
+    async def story() -> None:
+        leasing = Leasing()
+        first_s = leasing.clock.steady_s()
+        leasing.lease.extend(first_s)
+        leasing.clock.ms += 2_000
+        leasing.lease.extend(leasing.clock.steady_s())
+        leasing.lease.extend(first_s)
+        assert leasing.after(8_000)
+        assert leasing.changes == [True]
+        assert leasing.watched == 1
+        leasing.lease.close()
+
+    live(story)
+
+
+def test_an_answer_that_comes_too_late_gives_nothing() -> None:
+    async def story() -> None:
+        leasing = Leasing()
+        sent_s = leasing.clock.steady_s()
+        leasing.clock.ms += SESSION_MS
+        leasing.lease.extend(sent_s)
+        assert not leasing.lease.is_held
+
+    live(story)
+
+
+def test_the_only_voter_has_nothing_to_lose_until_there_are_others() -> None:
+    async def story() -> None:
+        leasing = Leasing(is_needed=False)
+        assert leasing.lease.is_held
+        assert leasing.after(10 * SESSION_MS)
+        leasing.lease.lose()
+        leasing.lease.extend(leasing.clock.steady_s())
+        assert (leasing.lease.is_held, leasing.watched) == (True, 0)
+        leasing.is_needed = True
+        leasing.lease.extend(leasing.clock.steady_s())
+        assert leasing.watched == 1
+        assert not leasing.after(SESSION_MS)
+        leasing.lease.close()
+
+    live(story)
+
+
+class Voters:
+    """Others who fetch; each connection remembers."""
+
+    def __init__(self, *others: int) -> None:
+        self.woken = 0
+        self.confirmations = Confirmations(lambda: others, self.wake)
+        self.memories: dict[int, dict[Any, Any]] = {other: {} for other in others}
+
+    def wake(self) -> None:
+        self.woken += 1
+
+    async def asked(self) -> asyncio.Task[None]:
+        task = asyncio.create_task(self.confirmations.confirmed())
+        await asyncio.sleep(0)
+        return task
+
+    def fetch(self, voter: int) -> None:
+        self.confirmations.fetched(voter, self.memories[voter])
+
+    def answer(self, voter: int) -> None:
+        self.confirmations.answered(self.memories[voter])
+
+
+async def is_confirmed(task: asyncio.Task[None]) -> bool:
+    for _ in range(3):
+        await asyncio.sleep(0)
+    return task.done()
+
+
+def test_the_only_voter_confirms_itself() -> None:
+    async def story() -> None:
+        await Voters().confirmations.confirmed()
+
+    live(story)
+
+
+def test_only_a_fetch_that_was_sent_after_the_question_confirms() -> None:
+    async def story() -> None:
+        voters = Voters(2, 3)
+        voters.fetch(2)
+        voters.answer(2)
+        task = await voters.asked()
+        assert voters.woken == 1
+        voters.fetch(2)
+        assert not await is_confirmed(task), "it may have been sent before"
+        assert voters.confirmations.is_awaited(voters.memories[2])
+        voters.answer(2)
+        assert not voters.confirmations.is_awaited(voters.memories[2])
+        voters.fetch(2)
+        assert await is_confirmed(task)
+
+    live(story)
+
+
+def test_another_connection_of_a_voter_knows_nothing_of_the_question() -> None:
+    """What was sent on it may have been on its way for long."""
+
+    async def story() -> None:
+        voters = Voters(2, 3)
+        task = await voters.asked()
+        voters.answer(2)
+        voters.memories[2] = {}
+        voters.fetch(2)
+        assert not await is_confirmed(task)
+        task.cancel()
+
+    live(story)
+
+
+def test_a_majority_of_five_takes_two_others() -> None:
+    async def story() -> None:
+        voters = Voters(2, 3, 4, 5)
+        task = await voters.asked()
+        for voter in (2, 3):
+            assert not await is_confirmed(task)
+            voters.answer(voter)
+            voters.fetch(voter)
+        assert await is_confirmed(task)
+
+    live(story)
+
+
+def test_who_asks_later_waits_for_later_fetches() -> None:
+    async def story() -> None:
+        voters = Voters(2, 3)
+        first = await voters.asked()
+        voters.answer(2)
+        second = await voters.asked()
+        voters.fetch(2)
+        assert await is_confirmed(first)
+        assert not await is_confirmed(second)
+        voters.answer(2)
+        voters.fetch(2)
+        assert await is_confirmed(second)
+
+    live(story)
+
+
+def test_who_leads_no_more_confirms_nothing() -> None:
+    async def story() -> None:
+        voters = Voters(2, 3)
+        task = await voters.asked()
+        voters.confirmations.lost()
+        with pytest.raises(NotController):
+            await task
+
+    live(story)
