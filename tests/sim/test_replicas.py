@@ -94,6 +94,26 @@ def test_a_leader_whose_sync_failed_is_replaced_and_comes_back() -> None:
         assert not world.unhandled
 
 
+def test_a_leader_whose_disk_takes_nothing_is_replaced() -> None:
+    async def story(world: World) -> None:
+        await world.start_all()
+        async with Cluster(settings(world)) as cluster:
+            leader = await led_by_no_controller(world, cluster)
+            disk = world.nodes[leader].disk
+            disk.fail("write", errno.ENOSPC, under="/data/orders-0", times=1_000_000)
+            began_s = world.now_s
+            await write(cluster, ORDERS, [b"second"])
+            assert leader_of(world) != leader
+            assert world.now_s - began_s < 6
+            disk.heal()
+            await until(lambda: in_sync(world) == {1, 2, 3})
+            assert await read(cluster, ORDERS) == [b"first", b"second"]
+
+    with World(seed=1) as world:
+        world.run(story(world), limit_s=LIMIT_S)
+        assert not world.unhandled
+
+
 def test_nodes_that_are_told_to_stop_together_do_not_wait_for_each_other() -> None:
     async def story(world: World) -> None:
         await world.start_all()

@@ -156,6 +156,10 @@ class Fetcher:
             # Nobody knows what it has. It begins anew when its log is opened again.
             self._session.drop(copy.place)
             return
+        if partition.failure is not None:
+            # Whoever asks counts as one who takes what comes, and may be in sync.
+            self._work(copy, _until_taking(partition))
+            return
         if partition.is_being_cut or not partition.is_all_durable:
             self._work(copy, _settled(partition))
             return
@@ -341,6 +345,12 @@ class Fetcher:
 
 async def _raise(error: Exception) -> None:
     raise error
+
+
+async def _until_taking(partition: Partition) -> None:
+    """Returns when the disk takes writes again, as far as `Repairs` can tell."""
+    while partition.failure is not None and not partition.is_fenced:  # noqa: ASYNC110
+        await asyncio.sleep(RETRY_PAUSE_S_MAX)
 
 
 async def _settled(partition: Partition) -> None:

@@ -322,6 +322,12 @@ class PartitionReplica(PartitionWrites):
             for follower, at in replicas.progress().items()
         }
 
+    @property
+    def has_successors(self) -> bool:
+        """Whether it leads, and another in-sync replica could."""
+        replicas = self._replicas
+        return self.is_leader and replicas is not None and len(replicas.isr) > 1
+
     def has_replica(self, replica: NodeId) -> bool:
         return self._replicas is not None and replica in self._replicas.replicas
 

@@ -19,6 +19,8 @@ from ottla.types import LeaderEpoch
 logger = logging.getLogger(__name__)
 
 PROBE_PAUSE_S: Final = 1.0
+# A partition that no replica's disk takes is not handed round more often than this.
+HANDED_OVER_S_MIN: Final = 60.0
 
 
 class Repairs:
@@ -39,12 +41,17 @@ class Repairs:
         self._resign = resign
         self._on_healed = on_healed
         self._timer: asyncio.TimerHandle | None = None
+        # Those that were failing at the last look, and when each was handed over.
+        self._failing: dict[Partition, float] = {}
+        self._handing_over: asyncio.Task[None] | None = None
         # Told of partitions whose logs are fenced; it sees to it that `reopen_fenced` is called.
         self.on_fenced: Callable[[Partition], None] = lambda partition: None
 
     def start_probing(self) -> None:
         """Asks the disk, for partitions whose writes it refuses, whether that is over."""
-        for partition in self._partitions.failing():
+        failing = self._partitions.failing()
+        self._hand_over(failing)
+        for partition in failing:
             if partition.is_to_be_reopened:
                 self.on_fenced(partition)
             else:
@@ -54,8 +61,26 @@ class Repairs:
         self._timer = self._loop.call_later(PROBE_PAUSE_S, self.start_probing)
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for work in (self._timer, self._handing_over):
+            if work is not None:
+                work.cancel()
+
+    def _hand_over(self, failing: Sequence[Partition]) -> None:
+        """What this disk has refused for a while, or has damaged, others may be able to lead."""
+        now_s = self._clock.steady_s()
+        stuck = [
+            partition
+            for partition in failing
+            if partition.has_successors
+            and not partition.is_to_be_reopened
+            and now_s - self._failing.get(partition, now_s) >= HANDED_OVER_S_MIN
+        ]
+        never_s = now_s - HANDED_OVER_S_MIN
+        before = self._failing
+        self._failing = {partition: before.get(partition, never_s) for partition in failing}
+        if stuck and (self._handing_over is None or self._handing_over.done()):
+            self._failing.update(dict.fromkeys(stuck, now_s))
+            self._handing_over = self._loop.create_task(_given_up(self._give_up, stuck))
 
     async def reopen_fenced(self, store: Store) -> None:
         """After failed syncs: reads the logs again from what the disk really has.
@@ -99,3 +124,9 @@ class Repairs:
             log.abandon()
             if partition.is_elected:
                 logger.warning("%s: still fenced, it has no new epoch", partition.name)
+
+
+async def _given_up(
+    give_up: Callable[[Sequence[Partition]], Awaitable[None]], partitions: Sequence[Partition]
+) -> None:
+    await give_up(partitions)
