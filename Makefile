@@ -19,7 +19,7 @@ BENCH_PYTHON ?= $(BIN)/python
 PYTEST  := $(BIN)/pytest -n $(WORKERS) -rs
 
 .DEFAULT_GOAL := help
-.PHONY: help install system run tour demo test quick lint format unit scenarios cuts troubles sim clients compat spark soak delta bench bench-peers bench-spark docs dist clean
+.PHONY: help install system run tour demo test quick lint format unit scenarios cuts troubles sim clients compat spark soak delta bench bench-peers bench-cluster bench-spark docs dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -104,6 +104,11 @@ compat: install ## franz-go's own test suite against Ottla: one node, then three
 bench-peers: install ## the same loads on Ottla and on Apache Kafka, in turn, as ratios
 	$(BENCH_PYTHON) -m bench peers
 	$(BENCH_PYTHON) -m bench peers --pinned
+
+bench-cluster: install ## three nodes beside three of Kafka, kills of leaders, a follower that comes back
+	$(BENCH_PYTHON) -m bench peers --cluster
+	$(BENCH_PYTHON) -m bench kills
+	$(BENCH_PYTHON) -m bench returns
 
 bench-spark: install ## Spark's format("ottla") against its format("kafka"), as ratios
 	$(BENCH_PYTHON) -m bench spark

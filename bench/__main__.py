@@ -11,6 +11,7 @@ from typing import Annotated, Final, Protocol, TypeVar
 import typer
 
 from bench import cases, history, machine, plots, report, runner
+from bench.cluster_cases import CLUSTERED
 from bench.librdkafka import LoadFailed
 from bench.nodes import OttlaNode
 from bench.peer_cases import PEERS, PINNED
@@ -72,13 +73,22 @@ def peers(
         bool,
         typer.Option("--pinned", help="The broker on one core, the load on the rest; fewer cases."),
     ] = False,
+    is_clustered: Annotated[
+        bool, typer.Option("--cluster", help="Three nodes of each side, replication 3, acks=all.")
+    ] = False,
 ) -> None:
     """Ottla and Apache Kafka in turn, with the same load and the same durability."""
     from bench import comparison
 
-    chosen = _chosen(PINNED if is_pinned and not only else PEERS, only)
+    if is_pinned and is_clustered:
+        raise typer.BadParameter("three nodes are not pinned; give --pinned or --cluster")
+    kind = comparison.PINNED if is_pinned else comparison.PEERS
+    table = PINNED if is_pinned and not only else PEERS
+    if is_clustered:
+        kind, table = comparison.CLUSTERED, CLUSTERED
+    chosen = _chosen(table, only)
     load_before = _load_before()
-    compared = comparison.compare(chosen, rounds, load_before, is_pinned=is_pinned)
+    compared = comparison.compare(chosen, rounds, load_before, kind)
     report.show(compared.sheets)
     # What is not stored can be looked at all the same.
     home = history.HOME if store and not only else SCRATCH
@@ -139,6 +149,46 @@ def spark_start(
     with runner.progress(2 * rounds) as tick:
         results = start.measure(rounds, tick)
     report.show([start.sheet(results)])
+
+
+@app.command()
+def kills(
+    count: Annotated[int, typer.Option("--kills", min=1, help="Leaders killed of Ottla.")] = 50,
+    of_kafka: Annotated[
+        int, typer.Option("--kafka-kills", min=0, help="And of Kafka, which takes longer.")
+    ] = 10,
+    store: Store = True,
+) -> None:
+    """From kill -9 of a leader to the next acknowledged write, three nodes each."""
+    from bench import kills as killing
+
+    load_before = _load_before()
+    wanted = {"ottla": count, "kafka": of_kafka}
+    minutes = count * killing.OTTLA_ABOUT_S + of_kafka * killing.KAFKA_ABOUT_S
+    print(f"bench: about {minutes / 60:.0f} min", file=sys.stderr)
+    with runner.progress(count + of_kafka + 2) as tick:
+        pauses = {side: killing.measure(side, each, tick) for side, each in wanted.items() if each}
+    report.show([killing.sheet(pauses)])
+    home = history.HOME if store else SCRATCH
+    for path in killing.keep(pauses, machine.describe(load_before), home):
+        print(path, file=sys.stderr)
+
+
+@app.command()
+def returns(
+    gb: Annotated[float, typer.Option(help="What is written while the follower is away.")] = 2,
+    store: Store = True,
+) -> None:
+    """A follower that was away: how fast it catches up, what producers feel, and usual lag."""
+    from bench import returns as returning
+
+    load_before = _load_before()
+    with runner.progress(returning.STEPS) as tick:
+        figures = returning.measure(gb, tick)
+    report.show([returning.sheet(figures)])
+    home = history.HOME if store else SCRATCH
+    for path in returning.keep(figures, machine.describe(load_before), home):
+        print(path, file=sys.stderr)
 
 
 @app.command("plots")

@@ -12,6 +12,8 @@ from typing import Any, Final
 
 from bench import history, machine, peer_plots, report, runner
 from bench.cases import Case
+from bench.cluster_cases import NOTE as CLUSTER_NOTE
+from bench.clusters import KafkaCluster, OttlaCluster
 from bench.floors import FLOORS
 from bench.nodes import NodeFactory, OttlaNode, pinned
 from bench.peer_cases import NOTE
@@ -34,11 +36,27 @@ class Compared:
     sheets: Sequence[report.Sheet]
 
 
-def compare(cases: Sequence[Case], rounds: int, load_before: float, *, is_pinned: bool) -> Compared:
-    sides: dict[str, NodeFactory] = {
-        "ottla": functools.partial(OttlaNode, OTTLA_SETTINGS),
-        "kafka": KafkaNode,
-    }
+PEERS: Final = "peers"
+PINNED: Final = "peers-pinned"
+CLUSTERED: Final = "peers-cluster"
+HOW: Final = {
+    PEERS: "not pinned",
+    PINNED: "the broker on one core, the load on the other",
+    CLUSTERED: "three nodes each",
+}
+
+
+def _sides(kind: str) -> dict[str, NodeFactory]:
+    if kind == CLUSTERED:
+        return {
+            "ottla": functools.partial(OttlaCluster, OTTLA_SETTINGS),
+            "kafka": KafkaCluster,
+        }
+    return {"ottla": functools.partial(OttlaNode, OTTLA_SETTINGS), "kafka": KafkaNode}
+
+
+def compare(cases: Sequence[Case], rounds: int, load_before: float, kind: str) -> Compared:
+    sides, is_pinned = _sides(kind), kind == PINNED
     minutes = runner.minutes_about(len(sides), cases, rounds)
     words = f"{len(cases)} cases, {rounds} rounds of both sides: about {minutes:.0f} min"
     print(f"bench: {words}", file=sys.stderr)
@@ -49,12 +67,14 @@ def compare(cases: Sequence[Case], rounds: int, load_before: float, *, is_pinned
         runs = runner.run_in_turn(sides, cases, rounds, tick)
     results = runner.summed_up(runs)
     peer_name = f"Kafka {KAFKA_VERSION}"
-    sheets = comparison_sheets(cases, results["ottla"], results["kafka"], floors, peer_name)
+    sheets = comparison_sheets(
+        cases, results["ottla"], results["kafka"], floors, peer_name, note_of(kind)
+    )
     about = machine.describe(load_before)
     about["versions"] |= {"kafka": KAFKA_VERSION, "java": java_version()}
     about |= {"rounds": rounds, "is_pinned": is_pinned}
     return Compared(
-        "peers-pinned" if is_pinned else "peers",
+        kind,
         about,
         floors,
         cases,
@@ -64,14 +84,17 @@ def compare(cases: Sequence[Case], rounds: int, load_before: float, *, is_pinned
     )
 
 
+def note_of(kind: str) -> str:
+    return CLUSTER_NOTE if kind == CLUSTERED else NOTE
+
+
 def keep(compared: Compared, home: Path) -> list[Path]:
     """The tables, every run's figures, and the pictures; in the docs also a line of history."""
     home.mkdir(parents=True, exist_ok=True)
     run = history.record(compared.kind, compared.about, compared.floors, compared.results)
     if home == history.HOME:
         history.append(run)
-    how = "the broker on one core, the load on the other" if _is_pinned(run) else "not pinned"
-    title = f"Ottla beside Apache Kafka, {how}"
+    title = f"Ottla beside Apache Kafka, {HOW[compared.kind]}"
     table = home / f"{compared.kind}.md"
     table.write_text(report.markdown(title, run, compared.sheets))
     samples = home / f"{compared.kind}.json"
@@ -79,16 +102,12 @@ def keep(compared: Compared, home: Path) -> list[Path]:
     return [table, samples, *peer_plots.draw(samples)]
 
 
-def _is_pinned(run: Mapping[str, Any]) -> bool:
-    return bool(run["is_pinned"])
-
-
 def _samples_text(compared: Compared) -> str:
     """Every figure of every run, not only their medians; a line for each run of a case."""
     head = {
         "kind": compared.kind,
         **compared.about,
-        "note": NOTE,
+        "note": note_of(compared.kind),
         "curves": f"{CURVE_PREFIX}N is percentile N of one run's end-to-end times in ms",
         "floors": compared.floors,
         "cases": [

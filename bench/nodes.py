@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Protocol
@@ -21,16 +21,27 @@ if TYPE_CHECKING:
     from confluent_kafka.admin import AdminClient
 
 ADMIN_TIMEOUT_S: Final = 60.0
+CREATE_ATTEMPTS: Final = 3
 
 
 class Node(Protocol):
-    """One broker. `start` returns as soon as clients may come; the port is known beforehand."""
+    """One broker. `start` returns as soon as clients may come; the port is known beforehand.
+
+    A cluster is a node with several processes, to which each topic's replicas go.
+    """
 
     side: str
     port: int
+    replicas: int
 
     @property
     def pid(self) -> int: ...
+
+    @property
+    def pids(self) -> Sequence[int]: ...
+
+    @property
+    def bootstrap(self) -> str: ...
 
     def start(self) -> None: ...
 
@@ -54,6 +65,7 @@ class OttlaNode:
     """Ottla from this working tree."""
 
     side = "ottla"
+    replicas = 1
 
     def __init__(self, settings: Mapping[str, str | int] | None = None) -> None:
         self.port = free_port()
@@ -68,6 +80,14 @@ class OttlaNode:
     @property
     def pid(self) -> int:
         return self._broker.pid
+
+    @property
+    def pids(self) -> Sequence[int]:
+        return (self.pid,)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
 
     def start(self) -> None:
         self._broker.start()
@@ -96,6 +116,7 @@ class PinnedNode:
     def __init__(self, node: Node, core: int, others: set[int]) -> None:
         self.side = node.side
         self.port = node.port
+        self.replicas = node.replicas
         self._node = node
         self._core = core
         self._others = others
@@ -103,6 +124,14 @@ class PinnedNode:
     @property
     def pid(self) -> int:
         return self._node.pid
+
+    @property
+    def pids(self) -> Sequence[int]:
+        return self._node.pids
+
+    @property
+    def bootstrap(self) -> str:
+        return self._node.bootstrap
 
     def start(self) -> None:
         # A child inherits the cores of the thread that makes it.
@@ -179,7 +208,7 @@ def data_root() -> Path:
 
 
 def bootstrap(node: Node) -> str:
-    return f"127.0.0.1:{node.port}"
+    return node.bootstrap
 
 
 def free_port() -> int:
@@ -210,12 +239,22 @@ def topic(node: Node, name: str, partitions: int = 1, *, is_cached: bool = True)
 
 
 def create_topic(node: Node, name: str, partitions: int = 1, *, is_cached: bool = True) -> None:
+    from confluent_kafka import KafkaException
     from confluent_kafka.cimpl import NewTopic
 
-    admin = _admin(node)
-    new = NewTopic(name, partitions, 1, config=node.topic_configs(is_cached=is_cached))
-    for created in admin.create_topics([new], request_timeout=ADMIN_TIMEOUT_S).values():
-        created.result(ADMIN_TIMEOUT_S)
+    new = NewTopic(name, partitions, node.replicas, config=node.topic_configs(is_cached=is_cached))
+    for attempt in range(CREATE_ATTEMPTS):
+        created = _admin(node).create_topics([new], request_timeout=ADMIN_TIMEOUT_S)[name]
+        try:
+            created.result(ADMIN_TIMEOUT_S)
+            return
+        except KafkaException as failure:
+            error = failure.args[0].name()
+            if attempt and error == "TOPIC_ALREADY_EXISTS":
+                return
+            # librdkafka lets a request go with the first address that it knew a broker by.
+            if error != "_DESTROY_BROKER" or attempt == CREATE_ATTEMPTS - 1:
+                raise
 
 
 def _admin(node: Node) -> AdminClient:
@@ -251,7 +290,7 @@ class Lab:
         """What the shared broker holds after a load."""
         if self._shared is None:
             return {}
-        return {"load_rss_mb": procfs.memory(self._shared.pid).rss_mb}
+        return {"load_rss_mb": sum(procfs.memory(pid).rss_mb for pid in self._shared.pids)}
 
     def close(self) -> None:
         if self._shared is not None:
@@ -261,18 +300,18 @@ class Lab:
 
 
 class Meter:
-    """Seconds on the wall and on the broker's CPU account while `with` lasts."""
+    """Seconds on the wall and on the CPU account of all its processes while `with` lasts."""
 
     def __init__(self, node: Node) -> None:
-        self._pid = node.pid
+        self._pids = tuple(node.pids)
         self.seconds = 0.0
         self.cpu_seconds = 0.0
 
     def __enter__(self) -> Meter:
-        self.cpu_seconds = -procfs.cpu_seconds(self._pid)
+        self.cpu_seconds = -sum(map(procfs.cpu_seconds, self._pids))
         self.seconds = -time.perf_counter()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.seconds += time.perf_counter()
-        self.cpu_seconds += procfs.cpu_seconds(self._pid)
+        self.cpu_seconds += sum(map(procfs.cpu_seconds, self._pids))

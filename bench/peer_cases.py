@@ -29,7 +29,8 @@ ROWS: Final = {
     9: "50 consumers join one group",
     10: "One writer, three reading groups",
 }
-WITH_THE_CLUSTER: Final = (5, 8)
+# Rows of several nodes, and where their figures are.
+WITH_THE_CLUSTER: Final = {5: "in peers-cluster.md", 8: "in kills.md"}
 NOTE: Final = (
     "cached: Ottla with `write.caching=true`, Kafka as shipped. synced: Ottla's default, Kafka "
     "with `flush.messages=1`, which then also syncs its indexes. One node, replication 1, "

@@ -53,7 +53,7 @@ class Samples(NamedTuple):
 
 
 def draw_stored(home: Path) -> list[Path]:
-    stored = (home / "peers.json", home / "peers-pinned.json")
+    stored = (home / f"{kind}.json" for kind in ("peers", "peers-pinned", "peers-cluster"))
     return [path for samples in stored if samples.exists() for path in draw(samples)]
 
 

@@ -11,8 +11,9 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from bench import maven
 from bench.librdkafka import LoadFailed
@@ -81,13 +82,42 @@ log.segment.delete.delay.ms=200
 """
 
 
+MEMBER_PROPERTIES: Final = """process.roles=broker,controller
+node.id={node_id}
+controller.listener.names=CONTROLLER
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.quorum.voters={voters}
+log.dirs={data_dir}
+num.partitions=1
+default.replication.factor=3
+min.insync.replicas=2
+offsets.topic.replication.factor=3
+transaction.state.log.replication.factor=3
+group.initial.rebalance.delay.ms=0
+log.segment.delete.delay.ms=200
+"""
+
+
+class Member(NamedTuple):
+    """One of several nodes."""
+
+    node_id: int
+    port: int
+    controller_port: int
+    voters: str
+    cluster_id: str
+
+
 class KafkaNode:
-    """Kafka as shipped: one node that is broker and controller."""
+    """Kafka as shipped: one node that is broker and controller, alone or of several."""
 
     side = "kafka"
+    replicas = 1
 
-    def __init__(self) -> None:
-        self.port = free_port()
+    def __init__(self, member: Member | None = None) -> None:
+        self.port = free_port() if member is None else member.port
+        self._member = member
         self._jars = resolve_jars()
         self._home = Path(tempfile.mkdtemp(prefix="kafka-bench-", dir=data_root()))
         self._process: subprocess.Popen[bytes] | None = None
@@ -98,6 +128,24 @@ class KafkaNode:
         if self._process is None:
             raise LoadFailed("Kafka has not been started")
         return self._process.pid
+
+    @property
+    def pids(self) -> Sequence[int]:
+        return (self.pid,)
+
+    @property
+    def bootstrap(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None and self._process.poll() is None
+
+    def kill(self) -> None:
+        """As a crash: kill -9."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
 
     def start(self) -> None:
         with (self._home / "kafka.log").open("ab") as log:
@@ -135,18 +183,24 @@ class KafkaNode:
 
     def _format(self) -> None:
         config = self._home / "server.properties"
-        text = PROPERTIES.format(
-            port=self.port, controller_port=free_port(), data_dir=self._home / "data"
-        )
-        config.write_text(text)
-        cluster_id = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+        config.write_text(self._properties())
         command = [java(), "-Xmx256M", "-cp", f"{self._jars}/*", "kafka.tools.StorageTool"]
-        command += ["format", "--standalone", "-t", f"A{cluster_id[1:]}", "-c", str(config)]
+        command += ["format", "-c", str(config), "-t"]
+        if self._member is None:
+            command += [new_cluster_id(), "--standalone"]
+        else:
+            command += [self._member.cluster_id]
         done = subprocess.run(
             command, cwd=self._home, capture_output=True, timeout=START_TIMEOUT_S, check=False
         )
         if done.returncode:
             raise LoadFailed(f"Kafka's storage was not formatted:\n{done.stderr.decode()[-2000:]}")
+
+    def _properties(self) -> str:
+        data_dir = self._home / "data"
+        if self._member is not None:
+            return MEMBER_PROPERTIES.format(**self._member._asdict(), data_dir=data_dir)
+        return PROPERTIES.format(port=self.port, controller_port=free_port(), data_dir=data_dir)
 
     def _await_port(self) -> None:
         """Kafka opens its port when it is ready to serve."""
@@ -160,6 +214,11 @@ class KafkaNode:
                     return
             time.sleep(POLL_S)
         raise LoadFailed(f"Kafka was not ready in {START_TIMEOUT_S:g} s")
+
+
+def new_cluster_id() -> str:
+    """None that begins with a dash."""
+    return f"A{base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip('=')[1:]}"
 
 
 def java() -> str:

@@ -6,21 +6,24 @@ from collections.abc import Sequence
 
 from bench.cases import Case
 from bench.figures import FIGURES, FLOOR_FIGURES, FLOOR_OF, times_floor
-from bench.peer_cases import NOTE, PROMISES, ROWS, WITH_THE_CLUSTER
+from bench.peer_cases import PROMISES, ROWS, WITH_THE_CLUSTER
 from bench.report import Cell, Sheet, with_spread
 from bench.runner import Results
 from bench.spread import Figures
 
-NOT_YET = "with the cluster"
-
 
 def comparison_sheets(
-    cases: Sequence[Case], ottla: Results, peer: Results, floors: Figures, peer_name: str
+    cases: Sequence[Case],
+    ottla: Results,
+    peer: Results,
+    floors: Figures,
+    peer_name: str,
+    note: str,
 ) -> list[Sheet]:
     measured = [case for case in cases if case.name in ottla and case.name in peer]
     rows = sorted({case.row for case in measured})
     return [
-        _goal_sheet(measured, ottla, peer, peer_name),
+        _goal_sheet(measured, ottla, peer, peer_name, note),
         *_promise_sheets(measured, ottla, floors),
         *(
             _row_sheet(row, [c for c in measured if c.row == row], ottla, peer, floors, peer_name)
@@ -38,20 +41,23 @@ def ratio_of(case: Case, name: str, ottla: Results, peer: Results) -> float | No
     return ours.median / theirs.median if ours and theirs and theirs.median else None
 
 
-def _goal_sheet(cases: Sequence[Case], ottla: Results, peer: Results, peer_name: str) -> Sheet:
+def _goal_sheet(
+    cases: Sequence[Case], ottla: Results, peer: Results, peer_name: str, note: str
+) -> Sheet:
     """Each goal once: the ratios of all its cases from the worst to the best."""
     lines: list[list[Cell]] = []
     present = {case.row for case in cases}
     for row, title in ROWS.items():
-        if row in WITH_THE_CLUSTER:
-            lines.append([Cell(f"{row} · {title}"), *map(Cell, (NOT_YET, "", "", ""))])
-        elif row in present:
+        if row in present:
             lines += _goal_lines(row, [c for c in cases if c.row == row], ottla, peer)
+        elif row in WITH_THE_CLUSTER and not present <= set(WITH_THE_CLUSTER):
+            where = WITH_THE_CLUSTER[row]
+            lines.append([Cell(f"{row} · {title}"), *map(Cell, (where, "", "", ""))])
     return Sheet(
         f"Ottla as a multiple of {peer_name}",
         ("row", "figure", "worst to best case", "met", "goal"),
         lines,
-        NOTE,
+        note,
     )
 
 
