@@ -244,7 +244,8 @@ def create_topic(node: Node, name: str, partitions: int = 1, *, is_cached: bool 
 
     new = NewTopic(name, partitions, node.replicas, config=node.topic_configs(is_cached=is_cached))
     for attempt in range(CREATE_ATTEMPTS):
-        created = _admin(node).create_topics([new], request_timeout=ADMIN_TIMEOUT_S)[name]
+        admin = _admin(node)
+        created = admin.create_topics([new], request_timeout=ADMIN_TIMEOUT_S)[name]
         try:
             created.result(ADMIN_TIMEOUT_S)
             return
