@@ -84,7 +84,7 @@ class Stage:
             fetch_sessions=self.sessions,
             parking=self.parking,
             partitions=self.here,
-            on_joining=lambda partition: None,
+            on_misplaced=lambda partition: None,
         )
         self._made = 0
         for index in range(PARTITIONS):
@@ -150,6 +150,12 @@ class Stage:
         if partition.is_leader and partition.replicas is not None:
             epoch = partition.replicas.partition_epoch + 1
             partition.lead(partition.leader_epoch, (OWN,), (OWN,), epoch, 0)
+
+    def suspend(self, index: int) -> None:
+        self[index].suspend()
+
+    def resume(self, index: int) -> None:
+        self[index].resume()
 
     def is_watched(self, index: int) -> bool:
         waiters = self[index].waiters
@@ -270,6 +276,8 @@ HAPPENINGS = (
     "follow",
     "make_anew",
     "remove_follower",
+    "suspend",
+    "resume",
     "lose",
 )
 acts = st.tuples(
@@ -428,6 +436,31 @@ async def test_nobody_starves_where_a_reply_is_full() -> None:
         answers = client.fetch(max_bytes=size)
         got += [index for index, answer in answers.items() if answer.records]
     assert sorted(got[:PARTITIONS]) == sorted(got[PARTITIONS:]) == list(range(PARTITIONS))
+
+
+@in_a_loop
+async def test_a_full_reply_says_nothing_of_those_whose_turn_comes_next() -> None:
+    stage = Stage()
+    client = opened(stage)
+    for index in range(PARTITIONS):
+        stage.append(index)
+        stage.sync(index)
+    size = len(batch(b"value"))
+    turns = [list(client.fetch(max_bytes=size)) for _ in range(PARTITIONS)]
+    assert turns == [[0], [1], [2]]
+
+
+@in_a_loop
+async def test_what_does_not_fit_is_not_read_for_one_partition_after_the_other() -> None:
+    stage = Stage()
+    client = opened(stage)
+    for index in range(PARTITIONS):
+        stage.append(index)
+        stage.sync(index)
+    reads = stage.disk.reads
+    given = client.fetch(max_bytes=len(batch(b"value")) + 1)
+    assert [bool(answer.records) for answer in given.values()] == [True, False]
+    assert stage.disk.reads == reads + 2
 
 
 # ---------------------------------------------------------------------------------- followers

@@ -198,12 +198,17 @@ class Fetch:
     def _read_all(
         self, *, cached_only: bool, reads: SharedReads | None = None
     ) -> tuple[list[PartitionData], int, bool, bool]:
-        """(answers, bytes, whether a page was cold, whether something must be told at once)."""
+        """(answers, bytes, whether a page was cold, whether something must be told at once).
+
+        A session whose reply is full looks no further: the others have their turn in the next one.
+        """
         room = self._bytes_max
         byte_count = 0
         must_answer = False
         answers = []
         for (_, asked), partition in zip(self._asked, self._partitions, strict=True):
+            if room <= 0 and self._uses_session:
+                break
             answer = PartitionData(asked.partition, high_watermark=-1)
             answers.append(answer)
             try:
@@ -222,8 +227,10 @@ class Fetch:
             if answer.records:
                 size = len(answer.records)
                 if size > room and byte_count:
-                    # Only the first batch of a reply may be larger than the reply may be.
+                    # Only the first batch of a reply may be larger than the reply may be. Whoever
+                    # comes after it would be read in vain, too.
                     answer.records = b""
+                    room, must_answer = 0, True
                 else:
                     room -= size
                     byte_count += size

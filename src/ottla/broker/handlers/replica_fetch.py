@@ -109,6 +109,6 @@ class ReplicaFetch(Fetch):
             and session.tells_at_once
             and any(
                 known.high_watermark < answer.high_watermark
-                for known, answer in zip(self._known, answers, strict=True)
+                for known, answer in zip(self._known, answers, strict=False)
             )
         )

@@ -40,6 +40,7 @@ def begun() -> LeaderSession:
     follower.want((CLICKS, 3), at(3, 9))
     request = follower.request()
     assert (request.session_id, request.session_epoch) == (0, 0)
+    assert (request.max_bytes, request.min_bytes, request.max_wait_ms) == (1000, 1, 500)
     assert told(request) == [(ORDERS, 0, 5), (CLICKS, 3, 9)]
     assert follower.answered(FetchResponse(session_id=44))
     return follower
