@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import json
+import shutil
 import socket
 import threading
 import time
@@ -617,3 +618,36 @@ def test_a_node_that_dies_in_the_middle_of_a_snapshot_begins_it_again(tmp_path, 
             assert nodes.running[away].metadata.image == leader.metadata.image
 
     asyncio.run(story())
+
+
+def test_a_voter_with_an_emptied_disk_votes_again_only_when_it_has_caught_up(tmp_path):
+    async def story():
+        async with three_nodes(tmp_path) as nodes:
+            leader = await nodes.leader()
+            await decide(leader, "a")
+            wiped, other = (node.quorum.node_id for node in nodes.followers())
+            await nodes.stop(wiped)
+            shutil.rmtree(tmp_path / f"node-{wiped}")
+            await nodes.stop(other)
+            await nodes.stop(leader.quorum.node_id)
+            # The one with an empty disk and another one are a majority, and may decide nothing.
+            starting = [asyncio.create_task(nodes.start(each)) for each in (wiped, other)]
+            await until(lambda: was_asked(nodes, wiped))
+            assert nodes.saved_state(wiped)["ottlaIsBlank"]
+            assert not any(node.quorum.is_leader for node in nodes.running.values())
+            await nodes.start(leader.quorum.node_id)
+            await asyncio.gather(*starting)
+            leader = await nodes.leader()
+            assert leader.quorum.node_id != wiped
+            await decide(leader, "b")
+            await until(lambda: all_know(nodes, "b"))
+            await until(lambda: "ottlaIsBlank" not in nodes.saved_state(wiped))
+
+    asyncio.run(story())
+
+
+def was_asked(nodes: Nodes, node_id: int) -> bool:
+    """Whether another node has asked it for its vote."""
+    node = nodes.running.get(node_id)
+    router = None if node is None else getattr(node, "_services", None)
+    return router is not None and router.metrics.api(VoteRequest.API_KEY, "Vote").count >= 3

@@ -25,5 +25,6 @@ Whoever runs it keeps to this:
 4. A snapshot is on stable storage when `SnapshotFetched` tells of it, and `BeginAfter` keeps to 1.
 5. `Commit` is remembered: it reaches as far as this node has synced, and further with each sync.
 6. A node with another disk has another directory id. With voters from a setting (kraft.version 0)
-   nothing tells an emptied disk, so whoever formats it must.
+   nothing tells an emptied disk from a new one: its node votes where nobody has anything yet, and
+   otherwise not before it has caught up with a leader.
 """

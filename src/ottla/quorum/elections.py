@@ -30,10 +30,7 @@ def vote_asked(node: Node, event: VoteAsked) -> None:
     if event.voter is not None and not is_meant(node, event.voter):
         node.answer(ErrorCode.INVALID_VOTER_KEY)
         return
-    is_complete = (event.last_epoch, event.last_offset) >= (
-        node.log.last_epoch,
-        node.log.end_offset,
-    )
+    is_complete = _is_complete(node, event)
     if event.pre_vote:
         node.answer(granted=is_complete and not _believes_in_its_leader(node))
         return
@@ -41,6 +38,23 @@ def vote_asked(node: Node, event: VoteAsked) -> None:
     if granted and node.vote is None:
         node.give_vote(event.candidate)
     node.answer(granted=granted)
+
+
+def _is_complete(node: Node, event: VoteAsked) -> bool:
+    """Whether the candidate's log has all that this voter knows of.
+
+    A disk that was empty may have had more: until it has caught up with a leader it votes only
+    where nobody has anything yet, as when a cluster begins.
+    """
+    if node.is_blank and not _is_beginning(event.last_epoch, event.last_offset):
+        return False
+    log = node.log
+    return (event.last_epoch, event.last_offset) >= (log.last_epoch, log.end_offset)
+
+
+def _is_beginning(last_epoch: int, end_offset: int) -> bool:
+    """Whether a log has at most the entries with which its epochs were opened."""
+    return end_offset <= last_epoch
 
 
 def is_meant(node: Node, voter: ReplicaKey) -> bool:
@@ -100,7 +114,8 @@ def ask_for_votes(node: Node, peers: list[ReplicaKey]) -> None:
 
 def stand(node: Node) -> None:
     """No leader for too long: ask whether we would be elected."""
-    if not node.is_voter:
+    is_beginning = _is_beginning(node.log.last_epoch, node.log.end_offset)
+    if not node.is_voter or (node.is_blank and not is_beginning):
         seek(node)
         return
     node.become_prospective()
@@ -109,7 +124,7 @@ def stand(node: Node) -> None:
 
 
 def seek(node: Node) -> None:
-    """An observer does not stand: it asks around who has won.
+    """An observer does not stand, nor does who has lost what it knew: it asks around who has won.
 
     It may be a voter that does not know it yet, so it must not trust the silent leader further.
     """

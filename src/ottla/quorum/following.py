@@ -86,6 +86,9 @@ def _take(node: Node, event: FetchAnswered) -> None:
             node.out.append(TakeRecords())
         if event.high_watermark >= 0:
             node.commit(event.high_watermark)
+            if node.log.synced_offset >= event.high_watermark > 0:
+                # Whatever an emptied disk had, as far as it counts it is here again.
+                node.is_blank = False
 
 
 def _check_covers(node: Node, end_offset: Offset) -> None:

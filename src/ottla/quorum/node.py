@@ -68,6 +68,8 @@ class Node:
     leader_id: NodeId = NO_NODE
     leader_endpoints: tuple[Endpoint, ...] = ()
     vote: ReplicaKey | None = None
+    # The disk was empty, and nothing tells whether it was so before (kraft.version 0).
+    is_blank: bool = False
     high_watermark: Offset | None = None
     # When the role has lasted too long: an election, a leader's silence.
     deadline_ms: int | None = None
@@ -108,7 +110,7 @@ class Node:
     def state(self) -> QuorumState:
         """What must not be forgotten."""
         vote = self.vote or ReplicaKey(NO_NODE, NO_DIRECTORY_ID)
-        return QuorumState(self.leader_id, self.epoch, vote.id, vote.directory_id)
+        return QuorumState(self.leader_id, self.epoch, vote.id, vote.directory_id, self.is_blank)
 
     def election_timeout_ms(self) -> int:
         least = self.times.election_timeout_ms
@@ -182,6 +184,7 @@ class Node:
     def become_leader(self) -> Leadership:
         self._become(Role.LEADER, self.epoch, self.own.key.id, None)
         self.elections = 0
+        self.is_blank = False
         # The mark of another leader may be ahead of what this one can vouch for.
         self.high_watermark = None
         self.leadership = Leadership(self.own.key, self.log.end_offset, self.now_ms)

@@ -99,6 +99,7 @@ def _start(node: Node, _event: Started) -> None:
     state = node.saved
     node.epoch = state.leader_epoch
     node.leader_id = state.leader_id
+    node.is_blank = state.is_blank or _may_have_forgotten(node)
     if state.voted_id != NO_NODE:
         node.vote = ReplicaKey(state.voted_id, state.voted_directory_id)
         node.role = Role.VOTED
@@ -114,6 +115,13 @@ def _start(node: Node, _event: Started) -> None:
         node.deadline_ms = node.now_ms + node.times.fetch_timeout_ms
     if node.is_voter and len(node.voters) == 1:
         _elect_the_only_voter(node)
+
+
+def _may_have_forgotten(node: Node) -> bool:
+    """An empty disk of a voter that is known by its id alone may be another than it was."""
+    is_empty = node.saved == QuorumState() and not node.log.end_offset
+    is_one_of_several = node.is_voter and len(node.voters) > 1
+    return is_empty and is_one_of_several and not node.history.can_change
 
 
 def _elect_the_only_voter(node: Node) -> None:

@@ -11,7 +11,14 @@ from ottla.errors import ErrorCode
 from ottla.quorum import changes, elections, following, leading, quorum
 from ottla.quorum.ballot import Ballot
 from ottla.quorum.decisions import Decision, Save
-from ottla.quorum.events import FetchAnswered, Started, VoteAsked
+from ottla.quorum.events import (
+    EpochBegun,
+    EpochEnded,
+    FetchAnswered,
+    Started,
+    VoteAnswered,
+    VoteAsked,
+)
 from ottla.quorum.node import LogEnd, Node
 from ottla.quorum.progress import Leadership
 from ottla.quorum.roles import Role
@@ -123,6 +130,34 @@ def late_answer_taken(patch: pytest.MonkeyPatch) -> None:
         node.log = log
 
     _handle(patch, FetchAnswered, fetch_answered)
+
+
+def late_announcement_believed(patch: pytest.MonkeyPatch) -> None:
+    """Whoever says that it leads does, whatever its epoch."""
+
+    def epoch_begun(node: Node, event: Any) -> None:
+        following.epoch_begun(node, EpochBegun(**{**vars(event), "epoch": _now(node, event)}))
+
+    _handle(patch, EpochBegun, epoch_begun)
+
+
+def late_end_believed(patch: pytest.MonkeyPatch) -> None:
+    def epoch_ended(node: Node, event: Any) -> None:
+        following.epoch_ended(node, EpochEnded(**{**vars(event), "epoch": _now(node, event)}))
+
+    _handle(patch, EpochEnded, epoch_ended)
+
+
+def _now(node: Node, event: Any) -> int:
+    return max(node.epoch, event.epoch)
+
+
+def votes_of_an_earlier_election_counted(patch: pytest.MonkeyPatch) -> None:
+    def vote_answered(node: Node, event: Any) -> None:
+        asked = {"asked_epoch": node.epoch, "pre_vote": node.role is Role.PROSPECTIVE}
+        elections.vote_answered(node, VoteAnswered(**{**vars(event), **asked}))
+
+    _handle(patch, VoteAnswered, vote_answered)
 
 
 def two_changes_of_voters_at_once(patch: pytest.MonkeyPatch) -> None:

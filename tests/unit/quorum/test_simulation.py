@@ -13,7 +13,7 @@ import pytest
 from ottla.quorum.node import BrokenQuorum
 from unit.quorum import planted
 from unit.quorum.checkers import Broken
-from unit.quorum.world import World, live, rejoin
+from unit.quorum.world import World, hear_late_words, live, rejoin
 
 SEEDS = int(os.environ.get("QUORUM_SEEDS", "100"))
 CHUNK = 50
@@ -33,6 +33,10 @@ def first_failure(life: Life, seeds: range) -> str | None:
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_whatever_fails_nothing_committed_is_lost_and_all_come_together_again(first: int) -> None:
     assert first_failure(live, range(first, min(first + CHUNK, SEEDS))) is None
+
+
+def test_late_words_of_former_leaders_and_voters_break_nothing() -> None:
+    assert first_failure(hear_late_words, range(SEEDS // 5)) is None
 
 
 def test_node_that_was_cut_off_does_not_depose_a_healthy_leader() -> None:
@@ -59,6 +63,9 @@ PLANTED: list[tuple[planted.Plant, Life, int]] = [
     (planted.two_changes_of_voters_at_once, live, 300),
     (planted.emptied_disk_that_votes, live, 300),
     (planted.leader_that_goes_on_in_its_epoch_after_a_restart, live, 60),
+    (planted.late_announcement_believed, hear_late_words, 60),
+    (planted.late_end_believed, hear_late_words, 60),
+    (planted.votes_of_an_earlier_election_counted, hear_late_words, 60),
 ]
 
 

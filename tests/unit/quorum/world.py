@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable
 from random import Random as Chance
 from typing import Any
@@ -15,6 +16,7 @@ from unit.quorum.machine import Machine, Reply
 
 FAULTS_MS = 2000
 RECOVERY_MS_MAX = 4000
+REMEMBERED = 400
 
 
 class World:
@@ -37,6 +39,8 @@ class World:
         self.on_lead: Callable[[Machine], None] = lambda leader: None
         self.entries_per_fetch = self.chance.choice((1, 4))
         self.wiped: set[ReplicaKey] = set()
+        # Requests of the past, each of which may come once more, also to a node's next life.
+        self.sent: deque[tuple[Any, Callable[[], None]]] = deque(maxlen=REMEMBERED)
 
     def new_directory(self) -> bytes:
         self._directories += 1
@@ -85,6 +89,7 @@ class World:
                 peer.hand_in(event, answer)
 
         self._carry(sender.id, peer_id, arrive)
+        self.sent.append((event, arrive))
 
     def _carry(self, source: int, target: int, arrive: Callable[[], None]) -> None:
         copies = 2 if self.chance.random() < self.duplication else 1
@@ -285,6 +290,27 @@ class ShortReigns(Trouble):
             self.chance.choice(down).start()
 
 
+class LateWords(Trouble):
+    """What was said long ago is heard once more, by another epoch and in another life."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.acts = (*self.acts, self._repeat_a_word_of_a_leader, self._repeat_the_past)
+        self.weights += [1.0, 1.0]
+
+    def _repeat_a_word_of_a_leader(self) -> None:
+        """A former one's, if need be: its epoch begins once more, or ends."""
+        words = (on.EpochBegun, on.EpochEnded)
+        self._repeat([sent for sent in self.world.sent if isinstance(sent[0], words)])
+
+    def _repeat_the_past(self) -> None:
+        self._repeat(list(self.world.sent))
+
+    def _repeat(self, sent: list[tuple[Any, Callable[[], None]]]) -> None:
+        for _ in range(3 if sent else 0):
+            self.world.at(self.chance.randint(1, 20), self.chance.choice(sent)[1])
+
+
 def rejoin(seed: int) -> World:
     """A follower that was cut off comes back to a leader that all others follow."""
     world = World(seed, voters=3, spares=0)
@@ -311,8 +337,18 @@ def live(seed: int) -> World:
     """One life with faults, and what must come after them."""
     has_short_reigns = seed % 2 == 1
     world = World(seed, *((3, 0) if has_short_reigns else ()))
+    return _live(world, ShortReigns if has_short_reigns else Trouble)
+
+
+def hear_late_words(seed: int) -> World:
+    """The same, with requests of the past."""
+    world = World(seed)
+    return _live(world, LateWords)
+
+
+def _live(world: World, kind: type[Trouble]) -> World:
     world.start()
-    trouble = ShortReigns(world) if has_short_reigns else Trouble(world)
+    trouble = kind(world)
     trouble.go_on()
     trouble.write()
     world.run(FAULTS_MS)
