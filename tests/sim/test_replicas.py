@@ -200,6 +200,11 @@ def test_a_leader_that_is_cut_off_stops_before_another_begins(is_controller: boo
         assert not partition_of(world, leader, index).is_leader
         assert await named_leader(world, leader, index) == NO_NODE
         world.network.heal()
+        for _ in range(1_000):
+            leading = [node for node in world.nodes if partition_of(world, node, index).is_leader]
+            assert leading != [leader], "it was replaced"
+            assert len(leading) <= 1, "it was answered before it had read who leads now"
+            await asyncio.sleep(0.005)
         async with Cluster(settings(world)) as cluster:
             await write(cluster, place, [b"second"])
             await until(lambda: in_sync(world, index) == {1, 2, 3})

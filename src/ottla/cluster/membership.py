@@ -88,6 +88,9 @@ class Membership:
         silent = self._sessions.expired(brokers, now.steady_ms)
         if not silent:
             return self._step(rules, [], brokers)
+        for node_id in silent:
+            # When it is back, it has to have read who leads instead.
+            self._sessions.end(node_id)
         changes: list[Message] = [fencing(brokers[node_id]) for node_id in silent]
         fenced = {node_id: brokers[node_id]._replace(is_fenced=True) for node_id in silent}
         return self._moved(rules, changes, brokers | fenced)
@@ -152,6 +155,9 @@ class Membership:
         session = self._sessions.heard(
             node_id, request.current_metadata_offset, end_offset, now.steady_ms
         )
+        if broker.is_fenced and not self._sweep.is_done:
+            # What is still to be moved away from it, it is to know before it serves.
+            session.caught_up_offset = None
         if broker.is_shutting_down and self._sweep.is_done and session.moved_offset is None:
             session.moved_offset = end_offset - 1
         others = [other.id for other in image.brokers.values() if other.is_active]
@@ -161,7 +167,7 @@ class Membership:
         after, offline = _without(after, request.offline_log_dirs)
         changes += offline
         answer = reply(state, session, request)
-        if state is State.SHUT_DOWN:
+        if state is State.SHUT_DOWN or (state is State.FENCED and not broker.is_fenced):
             self._sessions.end(node_id)
         if not changes:
             return Decision(replies=[(ticket, answer)])

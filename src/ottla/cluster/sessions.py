@@ -20,7 +20,8 @@ class Session:
     # A session that was only given, at a registration or with a new lead, proves no life.
     was_heard: bool = False
     metadata_offset: int = NO_OFFSET
-    # How far the broker must have read to be unfenced: to its registration or beyond.
+    # How far the broker must have read to be unfenced: to its registration, or to where it was
+    # fenced, or beyond.
     caught_up_offset: int | None = None
     # How far the others must have read before a leaving broker may stop.
     moved_offset: int | None = None

@@ -226,3 +226,36 @@ class TestDirectories:
         fleet.lose(1)
         fleet.come_back(1, log_dirs=[A, B])
         assert fleet.partition().leader == 1
+
+
+@pytest.mark.parametrize("how", ["silent", "found gone", "by its own wish"])
+def test_who_was_fenced_has_read_who_leads_instead_before_it_may_serve(how):
+    """Its lease would let it go on as the leader that it was."""
+    fleet = Fleet(1, 2, 3)
+    fleet.create("t", assignments={0: [3, 1, 2]}, partitions=-1, factor=-1)
+    fleet.beat(3)
+    before = len(fleet.log) - 1
+    if how == "silent":
+        fleet.lose(3)
+    elif how == "found gone":
+        fleet.ask("fence_broker", 3, fleet.image.brokers[3].epoch)
+    else:
+        fleet.beat(3, want_fence=True)
+    fleet.settle()
+    assert fleet.partition().leader == 1
+    assert fleet.beat(3, read_to=before).is_fenced
+    assert not fleet.beat(3).is_fenced
+
+
+def test_who_was_fenced_waits_until_all_that_it_led_is_moved(monkeypatch):
+    monkeypatch.setattr(sweep, "PARTITIONS_PER_STEP", 1)
+    fleet = Fleet(1, 2, 3)
+    fleet.create("t", assignments={n: [3, 1, 2] for n in range(4)}, partitions=-1, factor=-1)
+    fleet.settle()
+    fleet.ask("fence_broker", 3, fleet.image.brokers[3].epoch)
+    moved = [part.leader for part in fleet.image.topics_by_name["t"].partitions.values()]
+    assert 3 in moved, "some are still to be moved"
+    assert fleet.beat(3).is_fenced
+    fleet.settle()
+    assert fleet.beat(3, read_to=len(fleet.log) - 2).is_fenced
+    assert not fleet.beat(3).is_fenced

@@ -135,7 +135,13 @@ class InSyncKeeper:
             news = self._news(PARTITIONS_PER_REQUEST_MAX - len(open_ones))
             if not open_ones and not news:
                 return
-            left = await self._ask_for([*open_ones, *news])
+            asked = [*open_ones, *news]
+            try:
+                left = await self._ask_for(asked)
+            except Exception:
+                # Forgotten proposals would keep everything as it is for ever.
+                logger.exception("changes of in-sync replicas failed")
+                left = asked
             if left:
                 # New ones do not wait for those that have to be asked for again.
                 await self._pause(pause_s)
