@@ -18,6 +18,7 @@ import org.apache.kafka.clients.admin.MemberDescription;
 import org.apache.kafka.clients.admin.NewPartitions;
 import org.apache.kafka.clients.admin.NewTopic;
 import org.apache.kafka.clients.admin.OffsetSpec;
+import org.apache.kafka.clients.admin.QuorumInfo;
 import org.apache.kafka.clients.admin.RecordsToDelete;
 import org.apache.kafka.clients.consumer.OffsetAndMetadata;
 import org.apache.kafka.common.KafkaFuture;
@@ -91,9 +92,36 @@ final class Administration {
                 return describeCluster();
             case "describe_features":
                 return describeFeatures();
+            case "describe_quorum":
+                return describeQuorum();
             default:
                 throw new IllegalArgumentException("unknown op " + request.get("op"));
         }
+    }
+
+    /** What kafka-metadata-quorum describes. */
+    private Object describeQuorum() throws Exception {
+        QuorumInfo found = get(admin.describeMetadataQuorum().quorumInfo());
+        Map<String, Object> endpoints = new HashMap<>();
+        found.nodes().forEach((id, node) -> endpoints.put(
+                id.toString(),
+                node.endpoints().stream().map(point -> point.host() + ":" + point.port()).toList()));
+        return Map.of(
+                "leader", found.leaderId(),
+                "epoch", found.leaderEpoch(),
+                "high_watermark", found.highWatermark(),
+                "voters", found.voters().stream().map(Administration::replica).toList(),
+                "observers", found.observers().stream().map(Administration::replica).toList(),
+                "endpoints", endpoints);
+    }
+
+    private static Map<String, Object> replica(QuorumInfo.ReplicaState replica) {
+        return Map.of(
+                "id", replica.replicaId(),
+                "directory", replica.replicaDirectoryId().toString(),
+                "end_offset", replica.logEndOffset(),
+                "fetched_ms", replica.lastFetchTimestamp().orElse(-1),
+                "caught_up_ms", replica.lastCaughtUpTimestamp().orElse(-1));
     }
 
     private Object describeFeatures() throws Exception {
