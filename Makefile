@@ -19,7 +19,7 @@ BENCH_PYTHON ?= $(BIN)/python
 PYTEST  := $(BIN)/pytest -n $(WORKERS) -rs
 
 .DEFAULT_GOAL := help
-.PHONY: help install system run tour demo test quick lint format unit scenarios cuts troubles sim clients compat spark soak delta bench bench-peers bench-cluster bench-spark docs dist clean
+.PHONY: help install system run tour demo test quick lint format unit scenarios cuts troubles sim clients cluster compat spark soak delta bench bench-peers bench-cluster bench-spark docs dist clean
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 20
@@ -96,6 +96,9 @@ delta: ## Delta sinks, with the newest Spark that Delta is made for, in an envir
 	test -x .cache/delta/bin/python || $(PYTHON) -m venv .cache/delta
 	.cache/delta/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' 'pyspark==4.2.*'
 	.cache/delta/bin/pytest -p no:xdist tests/spark/pipelines/test_delta.py
+
+cluster: install ## three real processes under load, of which one stands still (SIGSTOP) and wakes again
+	$(BIN)/pytest -rs tests/cluster
 
 compat: install ## franz-go's own test suite against Ottla: one node, then three with three replicas
 	$(BIN)/python tests/compat/run.py
