@@ -9,6 +9,7 @@ import pytest
 from ottla.testing.sim.__main__ import main
 from ottla.testing.sim.history import History
 from ottla.testing.sim.run import Report, run_seed
+from ottla.testing.sim.troubles import Troubles
 
 SHORT_S = 6.0
 
@@ -48,3 +49,17 @@ def test_the_story_of_a_seed_names_its_troubles_and_its_nodes(
     assert "troubles kill of" in said
     assert "is killed" in said
     assert "starts, incarnation 2" in said
+
+
+def test_a_cluster_that_does_not_come_to_rest_is_a_failure_that_says_what_is_stuck(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def heal(self: Troubles) -> None:
+        self._world.network.isolate(1)
+
+    monkeypatch.setattr(Troubles, "heal", heal)
+    monkeypatch.setattr("ottla.testing.sim.run.REST_S_MAX", 30.0)
+    report = run_seed(1, seconds=2.0, kinds=("reset",))
+    assert report.failure is not None
+    assert report.failure.startswith("Stuck: after 30 s without faults: ")
+    assert "the nodes do not agree on who leads the metadata" in report.failure

@@ -9,7 +9,7 @@ import pytest
 from ottla.testing.sim import checkers
 from ottla.testing.sim.checkers import Broken, FinalLog, Outcome, Stored, check_all
 from ottla.testing.sim.history import History, Join, Lead, Read, Sent, TopicState
-from ottla.testing.sim.troubles import KINDS, plan
+from ottla.testing.sim.troubles import KINDS, Calm, plan
 from ottla.types import TopicPartition
 
 MAIN = TopicPartition("main", 0)
@@ -261,6 +261,18 @@ def test_every_checker_is_in_the_list() -> None:
         and name != "check_all"
     }
     assert listed == here
+
+
+def test_nodes_are_calm_when_neither_they_nor_their_link_have_had_trouble() -> None:
+    now_s = 10.0
+    calm = Calm(lambda: now_s)
+    assert calm.since_s(1, 2) == 0.0
+    calm.disturb([frozenset((1, 2)), frozenset((3,))])
+    assert calm.since_s(1, 2) > now_s
+    assert calm.since_s(1, 3) > now_s
+    calm.settle([frozenset((1, 2)), frozenset((3,))])
+    now_s = 25.0
+    assert calm.since_s(1, 2) == calm.since_s(1, 3) == 10.0
 
 
 def test_a_plan_follows_from_its_chance() -> None:
