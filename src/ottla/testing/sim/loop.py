@@ -35,6 +35,27 @@ CANCELLED_TIMERS_MAX: Final = 100
 ExceptionHandler = Callable[[dict[str, Any]], None]
 
 
+class _Handle(asyncio.Handle):
+    """asyncio's, made without asking the loop whether it debugs."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        callback: Callable[..., object],
+        args: tuple[Any, ...],
+        loop: ProcessLoop,
+        context: contextvars.Context | None,
+    ) -> None:
+        self._context = contextvars.copy_context() if context is None else context
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
+
+
 class ProcessLoop(asyncio.AbstractEventLoop):
     """Belongs to one process: `kill` drops all it would ever have done, `pause` holds it."""
 
@@ -199,7 +220,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
         *args: Any,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        handle = asyncio.Handle(callback, args, self, context)
+        handle = _Handle(callback, args, self, context)
         if not self.is_dead:
             self._ready.append(handle)
             if not self._is_awake:
