@@ -196,6 +196,11 @@ class DataDirectory:
         except (FileNotFoundError, UnicodeDecodeError, ValueError, KeyError):
             return None
 
+    def has_segments(self, partition: TopicPartition) -> bool:
+        """Whether a batch was ever written there."""
+        names = self._disk.list(self.partition_path(partition))
+        return any(name.endswith((".log", ".swap")) for name in names)
+
     def doom_partition(self, partition: TopicPartition, unique: bytes) -> str:
         """Gives its name free at once; the caller removes the returned directory.
 

@@ -313,3 +313,22 @@ def test_a_directory_of_a_partition_that_is_elsewhere_is_set_aside() -> None:
 
     live(before, topic((OWN,)), disk)
     live(after, topic((SECOND,)), disk)
+
+
+def test_what_is_left_of_a_partition_without_batches_is_no_stray() -> None:
+    disk = MemoryDisk()
+
+    async def before(house: House) -> None: ...
+
+    async def after(house: House) -> None:
+        assert house.here == [("t", 0)]
+        await house.departed()
+        await house.produce(house.partitions.get("t", 0))
+        assert not [name for name in disk.list("/data") if name.endswith("-stray")]
+
+    live(before, [], disk)
+    # After a crash: it has led or followed, and nobody ever wrote to it.
+    disk.remove("/data/.kafka_cleanshutdown")
+    disk.make_directory("/data/t-0")
+    disk.write_file("/data/t-0/leader-epoch-checkpoint", b"0\n1\n3 0\n")
+    live(after, topic((OWN,)), disk)

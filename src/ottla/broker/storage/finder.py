@@ -7,7 +7,7 @@ deletion and the removal of its files, and they are removed now.
 
 A directory may also have lost its topic's id. A crash takes that only before anything in it is
 acknowledged, so that a deleted namesake's may lie there as well: it is a stray, too, unless a clean
-stop or a checkpoint vouches for it.
+stop or a checkpoint vouches for it. Where it has no segment either, there is nothing to keep.
 """
 
 from __future__ import annotations
@@ -93,7 +93,10 @@ class Finder:
                 # Without a readable id it is still the topic's: the file is written again.
                 found[name] = id_found is not None
             elif name.topic != METADATA_TOPIC:
-                (deleted if id_found in self._deleted_ids else strays).append((data, name, None))
+                # Of a partition that never had a batch there may be small files, and no id.
+                is_empty = is_known and id_found is None and not data.has_segments(name)
+                is_gone = is_empty or id_found in self._deleted_ids
+                (deleted if is_gone else strays).append((data, name, None))
         self._departures.begin(deleted)
         self._set_aside(strays)
         return found
