@@ -148,7 +148,8 @@ class GroupService:
         return shard
 
     def shards(self) -> Collection[Shard]:
-        return self._shards.values()
+        """Those that nobody else may have by now."""
+        return [shard for shard in self._shards.values() if shard.partition.is_leader]
 
     def by_shard(
         self, groups: Sequence[str]
