@@ -118,5 +118,8 @@ async def _look_up(
     search = partition.search_youngest() if is_youngest else partition.search_time(asked.timestamp)
     store = services.stores.of(partition)
     found = await store.look_up(search, services.opening.go_through)
+    if found is None or is_youngest:
+        # What a new leader does not know to be committed may hold it.
+        partition.check_end_known()
     if found is not None:
         answer.offset, answer.timestamp, answer.leader_epoch = found
