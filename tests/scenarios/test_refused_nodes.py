@@ -256,7 +256,7 @@ def test_a_log_of_a_newer_level(tmp_path: Path) -> None:
     assert (tmp_path / CLEAN_MARKER).read_bytes() == left
 
 
-def test_one_of_three_of_another_cluster_stops_and_the_others_go_on(tmp_path: Path) -> None:
+def test_of_three_voters_those_that_do_not_belong_stop_and_the_others_go_on(tmp_path: Path) -> None:
     ports = dict(zip((1, 2, 3), free_ports(3), strict=True))
     voters = ",".join(f"{node_id}@127.0.0.1:{port}" for node_id, port in ports.items())
     own, other = new_id(), new_id()
@@ -275,9 +275,30 @@ def test_one_of_three_of_another_cluster_stops_and_the_others_go_on(tmp_path: Pa
         settings["listeners"] = f"PLAINTEXT://127.0.0.1:{ports[3]}"
         line = refused(settings, tmp_path / "3", other)
         assert "belongs to another cluster than this one's data directory" in line
+        settings = {"node.id": 2, "controller.quorum.voters": voters, "listeners": "127.0.0.1:0"}
+        line = refused(settings, tmp_path / "two again", own)
+        assert second.bootstrap in line
+        assert "give this one another node.id" in line
         first.check_alive()
         second.check_alive()
         first.create_topic("still-there")
     finally:
         first.close()
         second.close()
+
+
+def test_the_second_controller_of_one_id_is_told_where_the_first_is(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """The first leads the metadata log: nobody may follow it under its own number."""
+    own = cluster_id_of(cluster[2].data_dir)
+    settings = {
+        "node.id": 2,
+        "process.roles": "broker",
+        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.bootstrap.servers": cluster[2].bootstrap,
+        "listeners": "127.0.0.1:0",
+    }
+    line = refused(settings, tmp_path / "2", own)
+    assert "Another node with node.id=2 is running; give this one another node.id." in line
+    cluster[2].check_alive()

@@ -134,6 +134,12 @@ class MetadataFetcher:
             topics=[FetchTopic(topic_id=METADATA_TOPIC_ID, partitions=[asked])],
         )
 
+    def _is_unknown_lead(self, leader_id: NodeId, epoch: int) -> bool:
+        """Whether this node is said to lead an epoch that it has not won, by all it remembers."""
+        quorum, own = self._quorum, self._peers.own.key.id
+        known = (quorum.leader_epoch, quorum.leader_id)
+        return leader_id == own and epoch >= quorum.leader_epoch and known != (epoch, own)
+
     def _event(
         self, peer: NodeId, log: LogEnd, reply: FetchResponse
     ) -> tuple[FetchAnswered, bytes]:
@@ -141,6 +147,9 @@ class MetadataFetcher:
         if not code and reply.responses:
             code = reply.responses[0].partitions[0].error_code
         is_foreign = self._peers.is_of_another_cluster(peer, code)
+        if code == ErrorCode.INVALID_VOTER_KEY:
+            self._quorum.meet_double()
+            is_foreign = True
         if reply.error_code or not reply.responses or is_foreign:
             known = self._quorum
             error = ErrorCode(code or ErrorCode.UNKNOWN_SERVER_ERROR)
@@ -150,6 +159,8 @@ class MetadataFetcher:
         data = reply.responses[0].partitions[0]
         leader, parted, snapshot = data.current_leader, data.diverging_epoch, data.snapshot_id
         leader_id = NodeId(leader.leader_id)
+        if self._is_unknown_lead(leader_id, leader.leader_epoch):
+            self._quorum.meet_double()
         records = bytes(data.records or b"")
         event = FetchAnswered(
             log.end_offset,

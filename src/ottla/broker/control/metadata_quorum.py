@@ -48,6 +48,7 @@ from ottla.wire.records import read_header
 from ottla.wire.schema import Buffer
 
 if TYPE_CHECKING:
+    from ottla.broker.control.doubles import Doubles
     from ottla.broker.control.metadata_fetcher import MetadataFetcher
     from ottla.broker.control.quorum_peers import QuorumPeers
     from ottla.broker.control.runtime import Runtime
@@ -73,6 +74,8 @@ class Told(NamedTuple):
 
 class MetadataQuorum:
     """Is the CommitRule of the metadata partition, and the `Leadership` that others ask."""
+
+    doubles: Doubles
 
     def __init__(
         self,
@@ -212,6 +215,19 @@ class MetadataQuorum:
 
         if self._refusal is not None:
             raise self._refusal
+
+    def meet_double(self) -> None:
+        """Others have heard of this node's number from another disk."""
+        address = self.address_of(self.node_id)
+        where = "" if address is None else f", at {address} by controller.quorum.voters"
+        what = f"Another node with node.id={self.node_id} is running{where}"
+        if self._is_ready.is_set():
+            logger.error("%s; stop one of the two", what)
+        else:
+            self._refusal = CannotStart(
+                f"{what}; give this one another node.id. (Or it was this one, with another disk.)"
+            )
+            self._is_ready.set()
 
     def _meet_stranger(self, node_id: NodeId) -> None:
         """Of another cluster. Where no majority of our own is left, this node is the stranger."""

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
+from ottla.broker.control.doubles import Doubles
 from ottla.broker.control.metadata_quorum import MetadataQuorum
 from ottla.broker.control.quorum_voters import (
     bootstrap_endpoints,
@@ -47,7 +48,9 @@ def new_quorum(
         return Quorum(own, stores.cluster_id, history, state, times, random)
 
     peers = _new_peers(loop, config, own, stores.cluster_id, voters, times)
-    return MetadataQuorum(loop, clock, partition, make, state, save, snapshots, peers, give_up)
+    quorum = MetadataQuorum(loop, clock, partition, make, state, save, snapshots, peers, give_up)
+    quorum.doubles = Doubles(own.key, voters, clock, times.fetch_timeout_ms)
+    return quorum
 
 
 def _new_peers(

@@ -60,10 +60,16 @@ class MetadataFetch:
         self._timer: asyncio.TimerHandle | None = None
 
     async def start(self) -> Deferred[FetchResponse] | FetchResponse:
-        asked, replica = self._asked, self._request.replica_state.replica_id
-        answer = await self._quorum.answer(
+        asked, quorum = self._asked, self._quorum
+        replica_id = NodeId(self._request.replica_state.replica_id)
+        replica = ReplicaKey(replica_id, asked.replica_directory_id)
+        is_ours = self._request.cluster_id in (None, self._services.cluster_id)
+        if is_ours and quorum.is_leader and quorum.doubles.has_double(replica):
+            double = Answer(ErrorCode.INVALID_VOTER_KEY, quorum.leader_epoch, quorum.leader_id)
+            return self._reply(self._data(double))
+        answer = await quorum.answer(
             FetchAsked(
-                ReplicaKey(NodeId(replica), asked.replica_directory_id),
+                replica,
                 asked.current_leader_epoch,
                 Offset(asked.fetch_offset),
                 self._matches(),
@@ -73,7 +79,7 @@ class MetadataFetch:
         if answer.error is not ErrorCode.NONE:
             return self._reply(self._data(answer))
         confirmations = self._quorum.confirmations
-        confirmations.fetched(replica, self._memory)
+        confirmations.fetched(replica_id, self._memory)
         data, is_ours = self._look()
         if is_ours and self._has_records:
             self._read(data)
