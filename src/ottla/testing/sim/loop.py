@@ -113,8 +113,7 @@ class ProcessLoop(asyncio.AbstractEventLoop):
                 self._wake()
 
     def clock_changed(self) -> None:
-        """What the timers wait for comes at another moment now."""
-        self._alarm_s = inf
+        """What the timers wait for comes at another moment now; an alarm too early does no harm."""
         self._arm()
 
     def in_process(self, seconds: float, callback: Callable[[], object]) -> None:
