@@ -8,12 +8,14 @@ from ottla.broker.control.metadata import (
     BrokerConfigChanged,
     BrokersChanged,
     LeaderChanged,
+    MetadataCache,
     PartitionsAdded,
     ReplicasChanged,
     TopicConfigChanged,
     TopicCreated,
     TopicDeleted,
 )
+from ottla.cluster.snapshot import copy_of
 from ottla.errors import UnknownTopicId, UnknownTopicOrPartition
 from ottla.wire.messages.metadata_records import PartitionChangeRecord
 
@@ -201,3 +203,37 @@ def test_what_is_kept_of_everything_is_bounded(cluster):
     for key in range(1_000):
         cluster.cache.kept_for_image(key, object)
     assert len(cluster.cache._kept_for_image) <= 16
+
+
+def test_a_snapshot_takes_the_place_of_all_that_was_known(cluster, heard):
+    """Told is what has changed, as if each record on the way had been read."""
+    gone_id = cluster.create("gone").topic_id
+    cluster.create("grown", partitions=1, configs={"retention.ms": "1"})
+    cluster.create("same")
+    behind = MetadataCache(cluster.cache._config)
+    behind.committed(list(copy_of(cluster.cache.image).records()))
+    told = []
+    behind.on_change(told.extend)
+    cluster.delete("gone")
+    cluster.create("gone", partitions=2)
+    cluster.grow("grown", 2)
+    behind.replaced(list(copy_of(cluster.cache.image).records()))
+    assert behind.image == cluster.cache.image
+    assert told[:2] == [TopicDeleted("gone", gone_id, 1), TopicCreated(behind.topic("gone"))]
+    assert PartitionsAdded(behind.topic("grown"), (1,)) in told
+    assert not [change for change in told if isinstance(change, LeaderChanged | ReplicasChanged)]
+    assert behind.topic_config("grown").retention_ms == 1
+    cluster.start_broker(1)
+    told.clear()
+    behind.replaced(list(copy_of(cluster.cache.image).records()))
+    topic = behind.topic("same")
+    assert LeaderChanged(topic, 0, topic.partitions[0]) in told
+
+
+def test_topics_that_a_start_misses_in_a_snapshot_are_known_as_deleted(cluster):
+    topic_id = cluster.create("t").topic_id
+    behind = MetadataCache(cluster.cache._config)
+    behind.committed(list(copy_of(cluster.cache.image).records()))
+    cluster.delete("t")
+    behind.replaced(list(copy_of(cluster.cache.image).records()))
+    assert behind.deleted_ids == {topic_id}

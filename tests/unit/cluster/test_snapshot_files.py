@@ -19,6 +19,7 @@ from ottla.cluster.snapshot_file import (
     decode_snapshot,
     encode_snapshot,
 )
+from ottla.errors import PositionOutOfRange, SnapshotNotFound
 from ottla.testing.disks import MemoryDisk, PowerLoss
 from ottla.wire.messages.metadata_records import ConfigRecord, TopicRecord
 from ottla.wire.records import decode_records, headers_in
@@ -216,3 +217,75 @@ def test_a_name_means_a_whole_file_wherever_power_is_lost():
                 break
         else:
             raise AssertionError("it never ended")
+
+
+# ------------------------------------------------------- one that comes from another, in pieces
+
+
+def send(source: SnapshotFiles, target: SnapshotFiles, id: SnapshotId, bytes_max: int) -> None:
+    position, size = 0, 1
+    while position < size:
+        size, data = source.piece(id, position, bytes_max)
+        target.add_piece(id, position, data)
+        position += len(data)
+
+
+@pytest.mark.parametrize("bytes_max", [1, 100, 10_000_000])
+def test_pieces_are_a_snapshot_when_they_were_taken_and_not_before(files, bytes_max):
+    other = MemoryDisk()
+    other.make_directory(DIRECTORY)
+    target = SnapshotFiles(other, DIRECTORY)
+    write(files, ID, topics(3))
+    send(files, target, ID, bytes_max)
+    assert records_in(target.check_pieces(ID)) == topics(3)
+    assert target.ids() == []
+    target.take_pieces(ID)
+    assert records_in(target.newest()) == topics(3)
+
+
+def test_what_is_gone_or_beyond_the_end_is_refused(files):
+    write(files, ID, topics(3))
+    with pytest.raises(SnapshotNotFound):
+        files.piece(SnapshotId(99, 1), 0, 10)
+    for position in (-1, len(encoded(topics(3)))):
+        with pytest.raises(PositionOutOfRange):
+            files.piece(ID, position, 10)
+
+
+def test_damaged_pieces_are_no_snapshot(files):
+    data = bytearray(encoded(topics(3)))
+    data[len(data) // 2] ^= 1
+    files.add_piece(ID, 0, data)
+    with pytest.raises(DamagedSnapshot):
+        files.check_pieces(ID)
+    files.forget_pieces(ID)
+    # The next ones begin a new file, whatever was there.
+    files.add_piece(ID, 0, encoded(topics(1)))
+    assert records_in(files.check_pieces(ID)) == topics(1)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_power_cut_between_any_two_steps_of_taking_pieces_leaves_whole_snapshots(seed):
+    sent = encoded(topics(30))
+    for steps in range(60):
+        disk = MemoryDisk()
+        disk.make_directory(DIRECTORY)
+        disk.sync_directory("/data")
+        files = SnapshotFiles(disk, DIRECTORY)
+        disk.lose_power_in(steps)
+        try:
+            for position in range(0, len(sent), 700):
+                files.add_piece(ID, position, sent[position : position + 700])
+            files.check_pieces(ID)
+            files.take_pieces(ID)
+            is_done = True
+        except PowerLoss:
+            is_done = False
+        after = SnapshotFiles(disk.after_crash(random.Random(f"{seed}-{steps}")), DIRECTORY)
+        for id in after.ids():
+            assert records_in(after.read(id)) == topics(30)
+        if is_done:
+            assert after.newest().id == ID
+            break
+    else:
+        raise AssertionError("it never ended")

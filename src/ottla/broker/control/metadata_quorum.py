@@ -186,7 +186,10 @@ class MetadataQuorum:
 
     def log_end(self) -> LogEnd:
         partition = self.partition
-        last_epoch = max(partition.last_batch_epoch, self.snapshots.newest_id.epoch)
+        last_epoch = partition.last_batch_epoch
+        if last_epoch < 0:
+            # Nothing is in the log but what the snapshot stands for, if there is one.
+            last_epoch = self.snapshots.newest_id.epoch
         return LogEnd(Offset(partition.end_offset), last_epoch, Offset(partition.synced_offset))
 
     # ---------------------------------------------------------------------- starting, stopping

@@ -116,11 +116,10 @@ def open_after(
     if log.start_offset > covered_offset:
         log.abandon()
         raise _uncovered(directory, log.start_offset)
-    if snapshot is not None and not _leads_on(log, snapshot):
+    if log.end_offset < covered_offset:
         # All that it holds is in the snapshot; new records must come after that.
         logger.warning(
-            "%s: the log ends at offset %d, before its snapshot, or parts from it; it goes on at "
-            "offset %d",
+            "%s: the log ends at offset %d, before its snapshot; it goes on at offset %d",
             directory,
             log.end_offset,
             covered_offset,
@@ -128,16 +127,6 @@ def open_after(
         log.abandon()
         log = open_log(covered_offset)
     return log
-
-
-def _leads_on(log: Log, snapshot: Snapshot) -> bool:
-    """Whether the log goes on where the snapshot ends. One that came from another node, in a moment
-    before a crash, may be of another history than the log that it was to replace.
-    """
-    end_offset = snapshot.end_offset
-    if log.end_offset < end_offset or log.start_offset >= end_offset:
-        return log.end_offset >= end_offset
-    return not 0 <= log.epoch_at(end_offset - 1) < snapshot.id.epoch
 
 
 def _damaged(directory: str, reason: object) -> CannotStart:
