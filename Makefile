@@ -9,7 +9,7 @@ WORKERS ?= 2
 SIM_ROUNDS ?= 2000
 SIM_SEED   ?= 1
 SEEDS      ?= 1000
-TROUBLES   ?= 40
+TROUBLES   ?= 20
 SOAK_KILLS   ?= 20
 SOAK_MINUTES ?= 5
 SOAK_SEED    ?= 1
@@ -52,7 +52,7 @@ demo: install ## orders, a pipeline on Spark, its totals as they come, and a pic
 	@$(BIN)/python scripts/demo.py
 
 test: install system ## everything that must pass, and a line for each part
-	@$(BIN)/python scripts/parts.py lint unit scenarios cuts clients spark
+	@$(BIN)/python scripts/parts.py lint unit scenarios cuts troubles clients spark
 
 quick: install ## what takes a few minutes of it, for between two edits
 	@$(BIN)/python scripts/parts.py lint unit

@@ -197,12 +197,12 @@ def mutants() -> tuple[Mutant, ...]:
         ),
         Mutant(
             "AlterPartition with a stale epoch accepted",
-            (*PROCESSES, *NETWORK),
+            ("cut", "cut-one-way", "slow-link", "kill", "pause"),
             replaced("ottla.cluster.in_sync:_checked", _stale_taken),
         ),
         Mutant(
             "the high watermark moved by a fetch of an old epoch",
-            (*PROCESSES, *NETWORK),
+            ("deafen", "cut-one-way", "pause", "kill", "stop", "failing-syncs"),
             replaced(
                 "ottla.broker.handlers.replica_fetch:ReplicaFetch._count_progress",
                 _old_fetch_counted,
