@@ -15,8 +15,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
+from ottla.broker.replication.limits import FetchLimits
 from ottla.broker.replication.session import SESSION_LOST, LeaderSession, Place
 from ottla.broker.storage.waiters import FutureWaiter, told
 from ottla.client.failures import ClientFailed
@@ -51,13 +52,6 @@ PATIENCE_S: Final = 1.0
 RETRY_PAUSE_S: Final = 0.1
 RETRY_PAUSE_S_MAX: Final = 1.0
 NO_ANSWER_S: Final = 5.0
-
-
-class FetchLimits(NamedTuple):
-    wait_ms: int
-    min_bytes: int
-    max_bytes: int
-    partition_bytes_max: int
 
 
 class Copy:

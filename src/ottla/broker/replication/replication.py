@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 from ottla.broker.control.channel import ControllerChannel
 from ottla.broker.control.metadata import BrokersChanged, Change, MetadataCache
 from ottla.broker.control.node_connection import open_connection
-from ottla.broker.replication.fetcher import FetchLimits
 from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.handover import Handover
 from ottla.broker.replication.in_sync import InSyncKeeper
+from ottla.broker.replication.limits import FetchLimits
 from ottla.client.failures import CannotConnect
 from ottla.config import BrokerConfig
 from ottla.errors import StorageFailed

@@ -15,8 +15,9 @@ from ottla.broker.clock import SystemClock
 from ottla.broker.counters import TopicMetrics
 from ottla.broker.main import Broker
 from ottla.broker.network.connection import Outbox
-from ottla.broker.replication.fetcher import FetchLimits, until_durable
+from ottla.broker.replication.fetcher import until_durable
 from ottla.broker.replication.followers import Followers
+from ottla.broker.replication.limits import FetchLimits
 from ottla.broker.storage.flusher import Flusher
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
