@@ -11,7 +11,6 @@ from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker import logs
-from ottla.broker.chores import Chores
 from ottla.broker.clock import SystemClock, SystemEntropy
 from ottla.broker.control.channel import ControllerChannel
 from ottla.broker.control.controller_life import ControllerLife
@@ -30,9 +29,9 @@ from ottla.broker.control.reports import Reports
 from ottla.broker.control.runtime import Runtime
 from ottla.broker.control.snapshots import MetadataSnapshots
 from ottla.broker.counters import LoopDelayProbe, Metrics
+from ottla.broker.housekeeping import Housekeeping
 from ottla.broker.metrics.gauges import register_gauges
 from ottla.broker.metrics.pages import http_server
-from ottla.broker.metrics.storage_gauges import Storage, register_storage_gauges
 from ottla.broker.network.connection import Connections, Limits, Outbox
 from ottla.broker.network.doors import Door
 from ottla.broker.network.fetch_sessions import FetchSessions
@@ -50,21 +49,19 @@ from ottla.broker.ready import ReadyInfo
 from ottla.broker.replication.replication import Replication
 from ottla.broker.services import Services
 from ottla.broker.storage.checkpoints import Checkpoints
-from ottla.broker.storage.closing import close_partitions
-from ottla.broker.storage.compaction import CompactionChore, Compactor
+from ottla.broker.storage.closing import close_partitions, leave_clean_markers
+from ottla.broker.storage.compaction import Compactor
 from ottla.broker.storage.compaction_helper import CompactionHelper
 from ottla.broker.storage.departures import Departures
 from ottla.broker.storage.disk import RealDisk
-from ottla.broker.storage.flusher import STALLED_BYTES_MAX, Flusher
+from ottla.broker.storage.flusher import Flusher, stalled_bytes_max
 from ottla.broker.storage.opening import Opening
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
 from ottla.broker.storage.partition_opener import PartitionOpener
 from ottla.broker.storage.partitions import Partitions
-from ottla.broker.storage.recovery_points import RecoveryPointsChore
 from ottla.broker.storage.repairs import Repairs
-from ottla.broker.storage.retention import RetentionChore, Shortener
-from ottla.broker.storage.scrub import ScrubChore
+from ottla.broker.storage.retention import Shortener
 from ottla.broker.storage.stores import METADATA_PARTITION, Store, lacking_room, open_stores
 from ottla.broker.storage.truncation import Truncation
 from ottla.broker.threads import RealThreads
@@ -146,6 +143,9 @@ class Broker:
         self._quorum.close()
         self._channel.close()
         self._probes.close()
+        if self._leader_check is not None:
+            self._leader_check.close()
+        self._lease.close()
         await asyncio.gather(*map(self._stop_flushers, self._stores))
         if not self.has_stuck_disk:
             leave_as_found(self._disk, self._stores, self._controller.partition)
@@ -164,6 +164,7 @@ class Broker:
         self._handles = Handles(self._disk, self.config.log_open_files_max)
         self._handles.is_slow = self._stores.is_slow
         await self._start_metadata()
+        self._wire_membership()
         self._wire_partitions()
         services = self._new_services()
         self._can_back_out = True
@@ -183,9 +184,11 @@ class Broker:
         self._take_settings(self._metadata.broker_config)
         self._checkpoints.start()
         self._repairs.start_probing()
-        self._chores = self._new_chores()
-        self._chores.start()
-        self._register_storage(recovery_s)
+        self._housekeeping = Housekeeping(
+            services, self._handles, self._checkpoints, self._start_compactor
+        )
+        self._housekeeping.start(self._replication.in_sync)
+        self._housekeeping.register_gauges(recovery_s)
         services.groups.start()
         services.is_serving = True
         if self.config.is_broker:
@@ -215,7 +218,7 @@ class Broker:
             self._metrics.sync_latency(store.path).observe,
             self._outbox,
             partial(self._take_offline, store),
-            _stalled_bytes_max(self.config),
+            stalled_bytes_max(self.config),
         )
 
     async def _start_metadata(self) -> None:
@@ -277,7 +280,8 @@ class Broker:
             await self._snapshots.replay()
         self._quorum.run_for(self._controller)
 
-    def _wire_partitions(self) -> None:
+    def _wire_membership(self) -> None:
+        """This node among the others: the way to the controller, its life, and its lease."""
         self._channel = ControllerChannel(
             self._quorum, self._random, self.config.node_id, self._answer
         )
@@ -306,6 +310,8 @@ class Broker:
         )
         self._probes = Probes(self._node_id, self._quorum, self._metadata, self._fence)
         self._reports = Reports(self._loop, self.config, self._channel, self._lifecycle)
+
+    def _wire_partitions(self) -> None:
         self._departures = Departures(self._loop, self._io, self._disk, self._random)
         self._repairs = Repairs(
             self._loop,
@@ -512,70 +518,12 @@ class Broker:
         for change in changes:
             if isinstance(change, BrokerConfigChanged):
                 self._take_settings(change.config)
-                self._chores.settings_changed()
+                self._housekeeping.chores.settings_changed()
 
     def _take_settings(self, config: BrokerConfig) -> None:
         """The settings that may change while the broker runs."""
         logs.set_level(config.log_level)
         self._connections.limits = Limits(config)
-
-    def _new_chores(self) -> Chores:
-        self._snapshots.cut_with(self._services.shortener.shorten)
-        self._retention = RetentionChore(
-            self._partitions,
-            self._stores,
-            self._services.shortener,
-            self._clock,
-            self._disk,
-            self.config,
-        )
-        self.scrub = ScrubChore(
-            lambda: (*self._partitions, self._controller.partition),
-            self._stores,
-            self._handles,
-            self._disk,
-            self._clock,
-            lambda: self._metadata.broker_config,
-        )
-        self.compaction = CompactionChore(
-            self._partitions,
-            self._stores,
-            self._services.shortener,
-            self._checkpoints.save_recovery_point,
-            self._handles,
-            self._clock,
-            self._disk,
-            lambda: self._metadata.broker_config,
-            self._start_compactor,
-        )
-        recovery_points = RecoveryPointsChore(
-            self._stores.online, self._checkpoints.save_recovery_points
-        )
-        return Chores(
-            (
-                self._snapshots,
-                self._retention,
-                self.scrub,
-                self.compaction,
-                recovery_points,
-                self._replication.in_sync,
-            )
-        )
-
-    def _register_storage(self, recovery_s: float) -> None:
-        storage = Storage(
-            self._stores,
-            self._partitions,
-            self._controller.partition,
-            self._handles,
-            self._snapshots,
-            self._retention,
-            self.compaction,
-            self.scrub,
-            recovery_s,
-            self._stores.was_clean,
-        )
-        register_storage_gauges(self._metrics, storage)
 
     async def _preload(self) -> None:
         """Does while nobody waits what the first requests would have to wait for."""
@@ -601,7 +549,7 @@ class Broker:
         await self._connections.stop(STOP_GRACE_S)
         if self._http_door is not None:
             self._http.close()
-        await self._chores.stop()
+        await self._housekeeping.chores.stop()
         await self._replication.stop()
         await self._snapshots.finish()
         await self._services.shortener.close()
@@ -629,8 +577,7 @@ class Broker:
         except (OSError, OttlaError) as error:
             logger.error("the metadata log is not closed cleanly: %s", error)
             clean = [store for store in clean if store is not metadata]
-        for store in clean:
-            self._leave_clean_marker(store)
+        leave_clean_markers(clean, self._lifecycle.epoch)
         self._stores.close()
         self._io.close()
 
@@ -639,16 +586,3 @@ class Broker:
         if not all(await asyncio.gather(*(flusher.stop() for flusher in store.flushers))):
             self.has_stuck_disk = True
             store.failure = store.failure or TimeoutError(errno.ETIMEDOUT, "does not answer")
-
-    def _leave_clean_marker(self, store: Store) -> None:
-        try:
-            store.data.leave_clean_marker(self._lifecycle.epoch)
-        except OSError as error:
-            logger.error("%s: the next start will check what is there: %s", store.path, error)
-
-
-def _stalled_bytes_max(config: BrokerConfig) -> int:
-    """Of all bytes in flight, what may wait for one disk that stands still."""
-    if config.queued_max_request_bytes < 0:
-        return STALLED_BYTES_MAX
-    return min(STALLED_BYTES_MAX, config.queued_max_request_bytes // (4 * len(config.log_dirs)))

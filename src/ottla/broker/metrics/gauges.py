@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-from collections import Counter
 from collections.abc import Iterator
 
 from ottla.broker.counters import Metrics
@@ -31,13 +30,6 @@ def register_gauges(metrics: Metrics, services: Services, connections: Connectio
                 lag = max(0, partition.high_watermark.offset - offset)
                 yield (group, topic, str(index)), lag
 
-    def follower_lag() -> Iterator[tuple[tuple[str, ...], int]]:
-        total: Counter[int] = Counter()
-        for partition in partitions:
-            total.update(partition.lags())
-        for node_id, lag in sorted(total.items()):
-            yield (str(node_id),), lag
-
     def unreadable() -> Iterator[tuple[tuple[str, ...], int]]:
         yield (METADATA_TOPIC,), services.controller.unreadable_records
         yield (OFFSETS_TOPIC,), sum(each.unreadable_records for each in services.groups.shards())
@@ -62,12 +54,6 @@ def register_gauges(metrics: Metrics, services: Services, connections: Connectio
         "Messages between a group's committed offset and the high watermark.",
         lag,
         ("group", "topic", "partition"),
-    )
-    metrics.gauge(
-        "ottla_follower_lag",
-        "Messages of partitions that this node leads and that a follower has not copied yet.",
-        follower_lag,
-        ("node",),
     )
     register_replication_gauges(metrics, partitions, services.metadata)
     metrics.value(

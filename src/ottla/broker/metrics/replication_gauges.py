@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from ottla.broker.counters import Metrics
@@ -20,9 +21,22 @@ def register_replication_gauges(
         sets = (partition.replicas for partition in partitions)
         return sum(each is not None and len(each.isr) < len(each.replicas) for each in sets)
 
+    def follower_lag() -> Iterator[tuple[tuple[str, ...], int]]:
+        total: Counter[int] = Counter()
+        for partition in partitions:
+            total.update(partition.lags())
+        for node_id, lag in sorted(total.items()):
+            yield (str(node_id),), lag
+
     def offline() -> int:
         return metadata.kept_for_image("partitions without a leader", lambda: _leaderless(metadata))
 
+    metrics.gauge(
+        "ottla_follower_lag",
+        "Messages of partitions that this node leads and that a follower has not copied yet.",
+        follower_lag,
+        ("node",),
+    )
     for name, help, read in (
         (
             "ottla_partitions_led",

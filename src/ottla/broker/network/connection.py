@@ -117,7 +117,6 @@ class Connections:
         self.metrics = metrics
         self.outbox = outbox
         self.read_buffer = memoryview(bytearray(READ_BUFFER_BYTES))
-        # Told what a connection that is gone has remembered.
         # Who is told what was remembered of a connection that is gone.
         self.on_lost: tuple[Callable[[dict[Any, Any]], None], ...] = ()
         # Told before the requests of a read are handled, where somebody has to know.

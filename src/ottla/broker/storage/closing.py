@@ -54,6 +54,15 @@ async def close_partitions(
     return [store for store, closed in zip(online, closing, strict=True) if _is_clean(closed)]
 
 
+def leave_clean_markers(stores: Sequence[Store], broker_epoch: int) -> None:
+    """The next start need not check what is there."""
+    for store in stores:
+        try:
+            store.data.leave_clean_marker(broker_epoch)
+        except OSError as error:
+            logger.error("%s: the next start will check what is there: %s", store.path, error)
+
+
 def _is_clean(closed: asyncio.Future[bool]) -> bool:
     has_ended = closed.done() and not closed.cancelled() and not closed.exception()
     return has_ended and closed.result()

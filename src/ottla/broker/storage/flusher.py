@@ -16,6 +16,7 @@ from ottla.ports import Clock, Disk, Threads
 if TYPE_CHECKING:
     from ottla.broker.storage.partition_files import PartitionWrite
     from ottla.broker.storage.partition_writes import PartitionWrites
+    from ottla.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -32,6 +33,13 @@ QUICK_SYNC_S_MAX: Final = 0.01
 STALL_S: Final = 0.1
 WARY_S: Final = 10.0
 STANDSTILL_S: Final = 1.0
+
+
+def stalled_bytes_max(config: BrokerConfig) -> int:
+    """Of all bytes in flight, what may wait for one disk that stands still."""
+    if config.queued_max_request_bytes < 0:
+        return STALLED_BYTES_MAX
+    return min(STALLED_BYTES_MAX, config.queued_max_request_bytes // (4 * len(config.log_dirs)))
 
 
 class Outbox(Protocol):
