@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from ottla.testing import Broker
+from ottla.testing.ports import free_ports
 from scenarios.shell import TIMEOUT_S, Shell
 
 JSON_LOG = ("--log-format", "json")
@@ -184,11 +185,12 @@ def test_what_ends_the_start_is_said_in_json(
 
 def test_a_broker_starts_from_a_file_of_kafka(alone: Shell, tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
+    (controller_port,) = free_ports(1)
     file.write_text(f"""\
 process.roles=broker,controller
 node.id=1
-controller.quorum.voters=1@localhost:9093
-listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:9093
+controller.quorum.voters=1@localhost:{controller_port}
+listeners=PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{controller_port}
 controller.listener.names=CONTROLLER
 inter.broker.listener.name=PLAINTEXT
 listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL
@@ -201,8 +203,7 @@ transaction.state.log.min.isr=1
         first = json.loads(started.stderr.readline())
         assert (first["level"], first["message"]) == (
             "warning",
-            "without effect on this broker: controller.listener.names, "
-            "inter.broker.listener.name, num.network.threads, process.roles, "
+            "without effect on this broker: inter.broker.listener.name, num.network.threads, "
             "transaction.state.log.min.isr",
         )
         line = ""

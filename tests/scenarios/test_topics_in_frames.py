@@ -289,8 +289,10 @@ def test_describe_cluster(client, ottla_broker, version):
     [broker] = reply.brokers
     assert f"{broker.host}:{broker.port}" == ottla_broker.bootstrap
     if version >= 1:
-        wrong = client.ask(DescribeClusterRequest(endpoint_type=2), version)
-        assert wrong.error_code == ErrorCode.MISMATCHED_ENDPOINT_TYPE
+        reply = client.ask(DescribeClusterRequest(endpoint_type=2), version)
+        assert (reply.error_code, reply.controller_id) == (ErrorCode.NONE, 1)
+        [controller] = reply.brokers
+        assert f"{controller.host}:{controller.port}" == ottla_broker.bootstrap
 
 
 def test_describe_topic_partitions(client, name):
