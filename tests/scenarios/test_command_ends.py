@@ -215,6 +215,8 @@ transaction.state.log.min.isr=1
         (facts,) = shell.rows("node", "status")
         assert facts["brokers"] == [f"1@{address}"]
     shown = alone.run("settings", "show", str(file), "--changed", "--json")
-    assert shown.stderr.startswith("Without effect on this broker: controller.listener.names, ")
+    assert shown.stderr.startswith("Without effect on this broker: inter.broker.listener.name, ")
     values = {row["name"]: row["value"] for row in map(json.loads, shown.stdout.splitlines())}
-    assert values["listeners"] == "PLAINTEXT://127.0.0.1:0"
+    assert values["listeners"] == (
+        f"PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:{controller_port}"
+    )
