@@ -198,7 +198,7 @@ def test_the_death_of_the_compaction_process_is_survived(
     with BrokerInside(tmp_path, **settings) as inside:
         inside.create_topic("kept", configs={name: str(value) for name, value in COMPACTED.items()})
         write(inside.bootstrap, "kept", range(2000))
-        chore = inside.node.compaction
+        chore = inside.node.housekeeping.compaction
         until(lambda: chore.logs_cleaned > 0 and chore.bytes_freed > 0, "never compacted")
         assert victims
         until(lambda: chore.helper_process_id is None, "the process stays when there is no work")
@@ -212,7 +212,7 @@ def test_a_topic_with_both_policies_is_compacted_and_shortened(tmp_path: Path) -
         both = {**COMPACTED, "cleanup.policy": "compact,delete", "retention.bytes": 1_000_000}
         inside.create_topic("both", configs={name: str(value) for name, value in both.items()})
         write(inside.bootstrap, "both", range(2000))
-        chore = inside.node.compaction
+        chore = inside.node.housekeeping.compaction
         until(lambda: chore.bytes_freed > 0, "never compacted")
         partition = next(iter(inside.node._partitions.in_topic("both").values()))
         assert partition.start_offset == 0

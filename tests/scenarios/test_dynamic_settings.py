@@ -49,7 +49,8 @@ def test_the_rest_of_the_cleaner_ends_when_its_backoff_is_shortened(
         inside.create_topic("kept", configs=COMPACTED)
         write(client, "kept", 20)
         assert alter(client, scope, log_cleaner_backoff_ms=20).error_code == 0
-        until(lambda: inside.node.compaction.logs_cleaned > 0, "the cleaner rests for its hour")
+        compaction = inside.node.housekeeping.compaction
+        until(lambda: compaction.logs_cleaned > 0, "the cleaner rests for its hour")
 
 
 def test_a_larger_buffer_lets_the_cleaner_take_up_what_it_had_given_up(tmp_path: Path) -> None:
@@ -63,7 +64,7 @@ def test_a_larger_buffer_lets_the_cleaner_take_up_what_it_had_given_up(tmp_path:
         records = [Record(at, NOW_MS, b"k%d" % at, bytes(50)) for at in range(400)]
         for _ in range(3):
             assert produce(client, "wide", encode_batch(records)).error_code == 0
-        chore = inside.node.compaction
+        chore = inside.node.housekeeping.compaction
         until(lambda: chore.given_up, "a log with too many keys is given up")
         assert alter(client, "1", log_cleaner_dedupe_buffer_size=1_000_000).error_code == 0
         until(lambda: chore.logs_cleaned > 0 and not chore.given_up, "the old buffer is still used")

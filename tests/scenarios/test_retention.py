@@ -172,7 +172,7 @@ def test_committed_offsets_are_not_subject_to_the_retention_of_messages(
 
 def test_what_is_young_or_not_committed_stays(tmp_path: Path) -> None:
     with BrokerInside(tmp_path / "data", log_retention_check_interval_ms=10**9) as broker:
-        chore = broker.node._retention
+        chore = broker.node.housekeeping.retention
         broker.create_topic("t", configs={"segment.bytes": "300", "retention.ms": str(HOUR_MS)})
         with RawClient(broker.bootstrap) as client:
             for _ in range(3):

@@ -29,10 +29,8 @@ class Housekeeping:
         stores, partitions, shortener = services.stores, services.partitions, services.shortener
         self._snapshots = services.snapshots
         self._snapshots.cut_with(shortener.shorten)
-        self._retention = RetentionChore(
-            partitions, stores, shortener, clock, disk, services.config
-        )
-        self._scrub = ScrubChore(
+        self.retention = RetentionChore(partitions, stores, shortener, clock, disk, services.config)
+        self.scrub = ScrubChore(
             lambda: (*partitions, services.controller.partition),
             stores,
             handles,
@@ -40,7 +38,7 @@ class Housekeeping:
             clock,
             lambda: metadata.broker_config,
         )
-        self._compaction = CompactionChore(
+        self.compaction = CompactionChore(
             partitions,
             stores,
             shortener,
@@ -58,9 +56,9 @@ class Housekeeping:
         self.chores = Chores(
             (
                 self._snapshots,
-                self._retention,
-                self._scrub,
-                self._compaction,
+                self.retention,
+                self.scrub,
+                self.compaction,
                 self._recovery_points,
                 *others,
             )
@@ -75,9 +73,9 @@ class Housekeeping:
             services.controller.partition,
             self._handles,
             self._snapshots,
-            self._retention,
-            self._compaction,
-            self._scrub,
+            self.retention,
+            self.compaction,
+            self.scrub,
             recovery_s,
             services.stores.was_clean,
         )

@@ -184,11 +184,11 @@ class Broker:
         self._take_settings(self._metadata.broker_config)
         self._checkpoints.start()
         self._repairs.start_probing()
-        self._housekeeping = Housekeeping(
+        self.housekeeping = Housekeeping(
             services, self._handles, self._checkpoints, self._start_compactor
         )
-        self._housekeeping.start(self._replication.in_sync)
-        self._housekeeping.register_gauges(recovery_s)
+        self.housekeeping.start(self._replication.in_sync)
+        self.housekeeping.register_gauges(recovery_s)
         services.groups.start()
         services.is_serving = True
         if self.config.is_broker:
@@ -518,7 +518,7 @@ class Broker:
         for change in changes:
             if isinstance(change, BrokerConfigChanged):
                 self._take_settings(change.config)
-                self._housekeeping.chores.settings_changed()
+                self.housekeeping.chores.settings_changed()
 
     def _take_settings(self, config: BrokerConfig) -> None:
         """The settings that may change while the broker runs."""
@@ -549,7 +549,7 @@ class Broker:
         await self._connections.stop(STOP_GRACE_S)
         if self._http_door is not None:
             self._http.close()
-        await self._housekeeping.chores.stop()
+        await self.housekeeping.chores.stop()
         await self._replication.stop()
         await self._snapshots.finish()
         await self._services.shortener.close()

@@ -123,7 +123,8 @@ def settled(
     topic_id: bytes, index: int, partition: PartitionImage, standing: Standing, terms: Terms
 ) -> PartitionChangeRecord | None:
     """The change that a partition needs, if any, as the brokers now are."""
-    if standing.is_settled(partition):
+    is_outdated = bool(partition.recovery.eligible) and len(partition.isr) >= terms.min_isr
+    if standing.is_settled(partition) and not is_outdated:
         return None
     isr = [replica for replica in partition.isr if standing.can_serve(replica, partition)]
     if not isr and not terms.has_eligible:
@@ -188,7 +189,9 @@ def _eligible(
     """Who has everything that was acknowledged and is not in sync: told while those are few."""
     if not terms.has_eligible or len(isr) >= terms.min_isr:
         return []
-    had_everything = {*partition.isr, *partition.recovery.eligible}
+    # Since the minimum was lowered, more may be committed than those who were eligible have.
+    known = partition.recovery.eligible if len(partition.isr) < terms.min_isr else ()
+    had_everything = {*partition.isr, *known}
     others = [node for node in partition.replicas if node in had_everything and node not in isr]
     trusted = [node for node in others if node not in standing.distrusted]
     return trusted if trusted or isr else others

@@ -98,6 +98,11 @@ class ReplicaSet:
         progress.fetched_ms = now_ms
         return True
 
+    def forget_progress(self) -> None:
+        """The leader's own log is another: what followers have of the one before says nothing."""
+        for progress in self._followers.values():
+            progress.end_offset = progress.leader_end = NO_OFFSET
+
     def committed(self, own_offset: Offset, in_sync_min: int) -> Offset:
         """What all in-sync replicas have; NO_OFFSET when that is unknown, or too few are in sync.
 

@@ -370,6 +370,21 @@ def test_a_start_that_moved_is_told_to_whoever_reads_at_the_end(replica: int) ->
     asyncio.run(story())
 
 
+def test_a_follower_is_told_the_high_watermark_again_in_another_epoch() -> None:
+    async def story() -> None:
+        stage = Stage(followed=True)
+        client = opened(stage, OTHER)
+        stage.append(0)
+        stage.sync(0)
+        client.want(0, 1)
+        assert client.fetch()[0].high_watermark == 1
+        assert client.fetch() == {}
+        client.want(0, 1, stage[0].leader_epoch)
+        assert client.fetch()[0].high_watermark == 1
+
+    asyncio.run(story())
+
+
 @in_a_loop
 async def test_a_waiting_session_is_woken_by_what_was_quiet() -> None:
     stage = Stage()

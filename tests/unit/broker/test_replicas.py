@@ -51,6 +51,8 @@ class FlusherByHand:
     def queue(self, partition: PartitionWrites) -> None:
         self.queued.append(partition)
 
+    def forget(self, partition: PartitionWrites) -> None: ...
+
     def want_sync(self, partition: PartitionWrites) -> None:
         self.wanted.append(partition)
 
@@ -777,6 +779,46 @@ def test_nothing_is_written_synced_or_led_while_a_thread_cuts() -> None:
         assert node.produce("x") == 2
 
     live(story)
+
+
+def test_who_has_no_lease_does_not_lead_when_the_cut_is_over() -> None:
+    async def story() -> None:
+        node = a_stray_follower()
+        store, partition = Storehouse(node), node.partition
+
+        def meanwhile() -> None:
+            node.lead(epoch=3, isr=(OWN, SECOND))
+            partition.suspend()
+
+        store.meanwhile = meanwhile
+        await store.truncation.truncate_to(partition, LeaderEpoch(1), 1)
+        assert (partition.is_leader, partition.is_elected) == (False, True)
+        partition.resume()
+        assert partition.is_leader
+
+    live(story)
+
+
+def test_what_followers_have_of_a_log_that_was_opened_anew_does_not_count() -> None:
+    node = Node()
+    node.lead(epoch=1, isr=(OWN,))
+    node.produce("a")
+    node.flush()
+    node.produce("lost")
+    node.write()
+    node.fetched_by(SECOND, 2)
+    node.partition.fail_sync(node.begin_sync(), OSError(errno.EIO, "sync failed"))
+    node.lead(epoch=2, isr=(OWN,), partition_epoch=1)
+    node.fetched_by(SECOND, 2)
+    node.partition.heal(node.partition.reopened_log(NOW_MS), NOW_MS)
+    assert node.partition.divergence(1, 2) == (1, 1), "it has what nobody else has any more"
+    node.lead(epoch=2, isr=(OWN, SECOND), partition_epoch=2)
+    node.produce("b")
+    node.flush()
+    assert "b" not in node.waiter.told, "the second has another message there"
+    node.fetched_by(SECOND, 1)
+    node.fetched_by(SECOND, 2)
+    assert node.waiter.told["b"] is None
 
 
 def test_a_log_that_is_fenced_is_not_cut() -> None:

@@ -17,7 +17,7 @@ from ottla.errors import (
 from ottla.wire.messages.controller_registration import ControllerRegistrationRequest, Feature
 from unit.cluster.fleet import Fleet
 
-TOPIC, SET = 2, 0
+TOPIC, BROKER, SET = 2, 4, 0
 PREFERRED, UNCLEAN = 0, 1
 
 
@@ -51,6 +51,24 @@ def test_a_follower_that_is_lost_costs_no_leader_epoch():
     fleet.lose(2)
     assert state(fleet) == (1, (1, 3), ())
     assert (fleet.partition().leader_epoch, fleet.partition().partition_epoch) == (0, 1)
+
+
+@pytest.mark.parametrize("of_topic", [True, False])
+def test_who_left_before_the_minimum_was_lowered_has_not_all_that_was_acknowledged_since(of_topic):
+    fleet = fleet_with([1, 2], eligible=True)
+    place = (TOPIC, "t") if of_topic else (BROKER, "")
+    fleet.alter(*place, ("min.insync.replicas", SET, "2"))
+    fleet.settle()
+    fleet.lose(2)
+    assert state(fleet) == (1, (1,), (2,))
+    fleet.alter(*place, ("min.insync.replicas", SET, "1"))
+    fleet.settle()
+    assert state(fleet) == (1, (1,), ())
+    fleet.lose(1)
+    fleet.come_back(2, clean=True)
+    assert fleet.partition().leader == -1
+    fleet.come_back(1)
+    assert fleet.partition().leader == 1
 
 
 def test_the_last_in_sync_replica_stays_so_and_leads_when_it_is_back():

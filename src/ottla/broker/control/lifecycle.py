@@ -179,6 +179,9 @@ class Lifecycle:
                 await self._register_again()
             except OttlaError as error:
                 logger.warning("no heartbeat: %s", error)
+            except Exception:
+                # Without heartbeats this broker would stay fenced for good.
+                logger.exception("no heartbeat")
 
     async def _register_again(self) -> None:
         try:

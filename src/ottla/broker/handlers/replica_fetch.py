@@ -51,6 +51,9 @@ class ReplicaFetch(Fetch):
             return
         if self._parted(partition, asked) is not None:
             return
+        if asked.fetch_offset > partition.end_offset:
+            # Its log is empty, and begins where ours has not come to: it has nothing of this.
+            return
         is_counted = partition.fetched_by(
             self._replica, self._broker_epoch, asked.fetch_offset, now_ms, asked.log_start_offset
         )

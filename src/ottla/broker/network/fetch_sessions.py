@@ -144,6 +144,9 @@ class FetchSession:
             if known is None:
                 known = self.partitions[key] = SessionPartition(self, key, partition)
             else:
+                if partition.current_leader_epoch != known.asked.current_leader_epoch:
+                    # A follower forgets with the epoch what it was told in it.
+                    known.high_watermark = -1
                 known.asked = partition
             self.changed[known] = None
 

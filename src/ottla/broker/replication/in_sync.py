@@ -61,6 +61,7 @@ class Proposal(NamedTuple):
         replicas = self.replicas
         return (
             self.partition.replicas is replicas
+            and not self.partition.is_retired
             and replicas.partition_epoch == self.partition_epoch
             and replicas.is_proposing
         )

@@ -103,7 +103,9 @@ class LeaderSession:
             return False
         if response.session_id == NO_SESSION:
             # No place was free for a session there: each request has to name everything.
+            told = self._told
             self.forget()
+            self._told = told
         else:
             self._id = response.session_id
             self._epoch = 1 if self._epoch == EPOCH_MAX else self._epoch + 1

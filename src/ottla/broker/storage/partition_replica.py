@@ -52,6 +52,7 @@ class PartitionReplica(PartitionWrites):
         "_epoch_start",
         "_in_sync_min",
         "_is_suspended",
+        "_is_without_lease",
         "_lead_after_cut",
         "_leader_high_watermark",
         "_planned_end",
@@ -81,6 +82,7 @@ class PartitionReplica(PartitionWrites):
         self.leader_id = NO_NODE
         self.is_leader = False
         self._is_suspended = False
+        self._is_without_lease = False
         self._alone = False
         self._rule: CommitRule | None = None
         self._replicas: ReplicaSet | None = None
@@ -166,6 +168,7 @@ class PartitionReplica(PartitionWrites):
         """Without its lease this node may have been replaced, and would not know: it takes, tells
         and acknowledges nothing until `resume`, or until the metadata says more.
         """
+        self._is_without_lease = True
         if not self.is_leader:
             return
         self.is_leader, self._is_suspended = False, True
@@ -174,6 +177,7 @@ class PartitionReplica(PartitionWrites):
 
     def resume(self) -> None:
         """Nobody else has led meanwhile."""
+        self._is_without_lease = False
         if self._is_suspended:
             self.is_leader, self._is_suspended = True, False
             self._commit()
@@ -447,6 +451,8 @@ class PartitionReplica(PartitionWrites):
             lead, self._lead_after_cut = self._lead_after_cut, None
             if lead is not None:
                 self.lead(*lead)
+                if self._is_without_lease:
+                    self.suspend()
 
     def plan_end(self, epoch: LeaderEpoch, end_offset: int) -> Offset:
         """Where this log parts from the leader's, in which `epoch` ends there. From here on the
@@ -507,4 +513,6 @@ class PartitionReplica(PartitionWrites):
         if self.is_elected:
             log.start_epoch(self.leader_epoch)
             self._epoch_start = log.end_offset
+            if self._replicas is not None:
+                self._replicas.forget_progress()
         self._commit()

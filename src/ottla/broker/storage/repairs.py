@@ -49,6 +49,7 @@ class Repairs:
 
     def start_probing(self) -> None:
         """Asks the disk, for partitions whose writes it refuses, whether that is over."""
+        self._timer = self._loop.call_later(PROBE_PAUSE_S, self.start_probing)
         failing = self._partitions.failing()
         self._hand_over(failing)
         for partition in failing:
@@ -58,7 +59,6 @@ class Repairs:
                 partition.flusher.probe(partition)
         if self._partitions.metadata.is_to_be_reopened:
             self.on_fenced(self._partitions.metadata)
-        self._timer = self._loop.call_later(PROBE_PAUSE_S, self.start_probing)
 
     def stop(self) -> None:
         for work in (self._timer, self._handing_over):

@@ -26,6 +26,7 @@ from ottla.broker.threads import RealThreads
 from ottla.client.connection import Connection
 from ottla.client.settings import ClientSettings
 from ottla.config import BrokerConfig, TopicConfig
+from ottla.errors import ErrorCode
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log, LogConfig
 from ottla.testing.disks import FaultyDisk, MemoryDisk
@@ -446,5 +447,48 @@ def test_an_offset_counts_only_in_this_epoch_and_on_this_way(
         await ask_as_a_follower(pair, 1, epoch + epochs, epoch + last_epochs)
         assert acknowledged.done() == is_counted
         assert pair.leader.high_watermark.offset == (1 if is_counted else 0)
+
+    live(tmp_path, story)
+
+
+def test_a_leader_that_has_no_room_for_a_session_is_copied_all_the_same(tmp_path: Any) -> None:
+    async def story(pair: Pair) -> None:
+        pair.broker._services.fetch_sessions._slots_max = 0
+        pair.follower.follow(pair.lead())
+        await pair.produce("one")
+        await pair.produce("two")
+        assert pair.bytes_of(pair.follower.partition) == pair.bytes_of(pair.leader)
+
+    live(tmp_path, story)
+
+
+def test_an_empty_follower_beyond_the_leaders_end_has_nothing_of_it(tmp_path: Any) -> None:
+    async def story(pair: Pair) -> None:
+        pair.lead(isr=(LEADER,))
+        await pair.produce("one")
+        follower = pair.follower
+        await follower.followers._truncation.restart_at(follower.partition, 100)
+        epoch = pair.lead(isr=(LEADER,), epochs=1)
+        connection = await Connection.open(
+            pair.address, ClientSettings(bootstrap=(pair.address,), client_id="replica")
+        )
+        asked = FetchPartition(
+            partition=0,
+            current_leader_epoch=epoch,
+            fetch_offset=follower.partition.end_offset,
+            last_fetched_epoch=follower.partition.last_batch_epoch,
+            log_start_offset=follower.partition.start_offset,
+            partition_max_bytes=1 << 16,
+        )
+        request = FetchRequest(
+            replica_state=ReplicaState(FOLLOWER, LIFE),
+            max_wait_ms=0,
+            max_bytes=1 << 20,
+            topics=[FetchTopic(topic_id=pair.leader.topic_id, partitions=[asked])],
+        )
+        response = await connection.ask(request, FetchResponse)
+        assert response.responses[0].partitions[0].error_code == ErrorCode.OFFSET_OUT_OF_RANGE
+        assert pair.joining == []
+        connection.abort("done")
 
     live(tmp_path, story)

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ottla.broker.replication.in_sync import InSyncKeeper
-from ottla.errors import ErrorCode, NotController
+from ottla.errors import ErrorCode, NotController, UnknownTopicOrPartition
 from ottla.types import LeaderEpoch
 from ottla.wire.messages.alter_partition import (
     AlterPartitionRequest,
@@ -78,6 +78,12 @@ def as_asked(request: AlterPartitionRequest) -> AlterPartitionResponse:
 def refused(request: AlterPartitionRequest) -> AlterPartitionResponse:
     response = as_asked(request)
     response.topics[0].partitions[0].error_code = ErrorCode.INELIGIBLE_REPLICA
+    return response
+
+
+def unknown(request: AlterPartitionRequest) -> AlterPartitionResponse:
+    response = as_asked(request)
+    response.topics[0].partitions[0].error_code = ErrorCode.UNKNOWN_TOPIC_ID
     return response
 
 
@@ -266,5 +272,18 @@ def test_who_falls_back_leaves_after_a_round() -> None:
         await keeping.asking
         assert keeping.in_sync == {OWN}
         assert keeping.keeper.shrinks == 1
+
+    live(story)
+
+
+def test_nothing_is_asked_for_a_topic_that_is_deleted() -> None:
+    async def story() -> None:
+        keeping = Keeping(unknown)
+        caught_up(keeping)
+        keeping.keeper.notice(keeping.node.partition)
+        while not keeping.asked:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        keeping.node.partition.leave(UnknownTopicOrPartition("it is deleted"))
+        await keeping.asking
 
     live(story)
