@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import threading
@@ -231,3 +232,18 @@ def alter(admin: AdminClient, topic: str, configs: dict[str, Any]) -> None:
     resource = ConfigResource(ResourceType.TOPIC, topic, incremental_configs=entries)
     for future in admin.incremental_alter_configs([resource]).values():
         future.result(DEADLINE_S)
+
+
+def test_a_stop_that_comes_as_the_compaction_process_ends_leaves_none(tmp_path: Path) -> None:
+    with BrokerInside(tmp_path) as inside:
+        chore = inside.node.housekeeping.compaction
+
+        async def stopped_meanwhile() -> int | None:
+            helper = chore._helper = await CompactionHelper.start()
+            ending = asyncio.create_task(chore._end_helper())
+            await asyncio.sleep(0)
+            ending.cancel()
+            await asyncio.wait([ending])
+            return helper._process.returncode
+
+        assert inside.call(stopped_meanwhile()) == -signal.SIGKILL

@@ -367,7 +367,7 @@ class CompactionChore:
     async def _end_helper(self) -> None:
         helper, self._helper = self._helper, None
         if helper is not None:
-            await helper.close()
+            await wait_out(helper.close())
 
 
 def _judge_all(

@@ -33,6 +33,9 @@ _LOST_WORDS: Final = (
     "Cannot call methods on a stopped SparkContext",
     "because SparkContext was shut down",
     "SparkContext has been shutdown",
+    # While it is being stopped.
+    'org.apache.spark.SparkContext.dagScheduler()" is null',
+    "RpcEnv already stopped",
 )
 _OUT_OF_MEMORY: Final = "java.lang.OutOfMemoryError"
 # Of an executor, which Spark replaces; what runs out of memory otherwise is the driver.

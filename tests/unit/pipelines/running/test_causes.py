@@ -176,6 +176,9 @@ def test_a_jvm_that_does_not_answer_has_gone(error: Exception) -> None:
     [
         "Job 12 cancelled because SparkContext was shut down",
         "Cannot call methods on a stopped SparkContext.\nThis stopped SparkContext was created at:",
+        'Cannot invoke "org.apache.spark.scheduler.DAGScheduler.cleanupQueryJobs(long)" because '
+        'the return value of "org.apache.spark.SparkContext.dagScheduler()" is null',
+        "org.apache.spark.rpc.RpcEnvStoppedException: RpcEnv already stopped.",
         "java.lang.OutOfMemoryError: Java heap space",
     ],
 )
