@@ -6,10 +6,12 @@ PYTHON  ?= $(shell command -v python3.11 || command -v python3)
 CORE    := $(VENV)/.core
 STAMP   := $(VENV)/.installed
 WORKERS ?= 2
+# Much of a test of Spark is waiting for a process that starts, or for one that was killed.
+SPARK_WORKERS ?= 3
 SIM_ROUNDS ?= 2000
 SIM_SEED   ?= 1
 SEEDS      ?= 1000
-TROUBLES   ?= 50
+TROUBLES   ?= 100
 SOAK_KILLS   ?= 20
 SOAK_MINUTES ?= 5
 SOAK_SEED    ?= 1
@@ -39,7 +41,7 @@ $(STAMP): $(CORE)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-system: ## kcat from the system's packages, where that is possible
+system: ## kcat, PostgreSQL, nftables and promtool from the system's packages, where that is possible
 	@sh scripts/system-packages.sh
 
 run: $(CORE) ## a broker on 127.0.0.1:9092 with its data in ./ottla-data
@@ -87,7 +89,7 @@ clients: install ## real Kafka clients in Python, Java, Go, JavaScript and C
 	$(PYTEST) tests/clients
 
 spark: install ## a real Spark that reads and writes, its own Kafka connector beside it
-	$(PYTEST) tests/spark
+	$(BIN)/pytest -n $(SPARK_WORKERS) -rs tests/spark
 
 soak: install ## pipelines killed SOAK_KILLS times, SOAK_MINUTES with a dying broker, for SOAK_SEEDS seeds from SOAK_SEED
 	$(BIN)/python scripts/soak.py --first $(SOAK_SEED) --seeds $(SOAK_SEEDS) --kills $(SOAK_KILLS) --minutes $(SOAK_MINUTES)
@@ -97,7 +99,7 @@ delta: ## Delta sinks, with the newest Spark that Delta is made for, in an envir
 	.cache/delta/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]' 'pyspark==4.2.*'
 	.cache/delta/bin/pytest -p no:xdist tests/spark/pipelines/test_delta.py
 
-cluster: install ## three real processes under load, of which one stands still (SIGSTOP) and wakes again
+cluster: install system ## three real processes under load: stopped, cut off, with disks that hang or are full
 	$(BIN)/pytest -rs tests/cluster
 
 compat: install ## franz-go's own test suite against Ottla: one node, then three with three replicas

@@ -175,6 +175,26 @@ def kills(
 
 
 @app.command()
+def stops(
+    count: Annotated[int, typer.Option("--stops", min=1, help="Leaders stopped of Ottla.")] = 5,
+    of_kafka: Annotated[int, typer.Option("--kafka-stops", min=0, help="And of Kafka.")] = 5,
+    store: Store = True,
+) -> None:
+    """From SIGSTOP of a leader to the next acknowledged write, three nodes each."""
+    from bench import stops as stopping
+
+    load_before = _load_before()
+    wanted = {"ottla": count, "kafka": of_kafka}
+    minutes = (count + of_kafka) * stopping.ABOUT_S / 60
+    print(f"bench: about {minutes:.0f} min", file=sys.stderr)
+    with runner.progress(count + of_kafka + 2) as tick:
+        pauses = {side: stopping.measure(side, each, tick) for side, each in wanted.items() if each}
+    report.show([stopping.sheet(pauses)])
+    home = history.HOME if store else SCRATCH
+    print(stopping.keep(pauses, machine.describe(load_before), home), file=sys.stderr)
+
+
+@app.command()
 def returns(
     gb: Annotated[float, typer.Option(help="What is written while the follower is away.")] = 2,
     store: Store = True,
@@ -184,10 +204,27 @@ def returns(
 
     load_before = _load_before()
     with runner.progress(returning.STEPS) as tick:
-        figures = returning.measure(gb, tick)
-    report.show([returning.sheet(figures)])
+        returned = returning.measure(gb, tick)
+    report.show([returning.sheet(returned)])
     home = history.HOME if store else SCRATCH
-    for path in returning.keep(figures, machine.describe(load_before), home):
+    for path in returning.keep(returned, machine.describe(load_before), home):
+        print(path, file=sys.stderr)
+
+
+@app.command()
+def workers(
+    rounds: Annotated[int, typer.Option(min=1, help="Runs of each side, in turn.")] = 3,
+    store: Store = True,
+) -> None:
+    """Two workers of one host beside one broker, with the load on the same cores."""
+    from bench import workers as working
+
+    load_before = _load_before()
+    with runner.progress(working.steps(rounds)) as tick:
+        runs = working.measure(rounds, tick)
+    report.show([working.sheet(runs)])
+    home = history.HOME if store else SCRATCH
+    for path in working.keep(runs, machine.describe(load_before), home):
         print(path, file=sys.stderr)
 
 

@@ -27,6 +27,8 @@ class Nodes(Node, Protocol):
 
     def kill(self, node_id: int) -> None: ...
 
+    def pid_of(self, node_id: int) -> int: ...
+
     def start_again(self, node_id: int) -> None:
         """Returns when its port is open; others may still take a moment to count on it."""
         ...
@@ -67,6 +69,9 @@ class OttlaCluster:
 
     def kill(self, node_id: int) -> None:
         self._cluster[node_id].kill()
+
+    def pid_of(self, node_id: int) -> int:
+        return self._cluster[node_id].pid
 
     def start_again(self, node_id: int) -> None:
         self._cluster[node_id].start()
@@ -124,6 +129,9 @@ class KafkaCluster:
 
     def kill(self, node_id: int) -> None:
         self._nodes[node_id].kill()
+
+    def pid_of(self, node_id: int) -> int:
+        return self._nodes[node_id].pid
 
     def start_again(self, node_id: int) -> None:
         self._nodes[node_id].start()

@@ -105,7 +105,7 @@ def measure(side: str, kills: int, tick: runner.Tick) -> list[float]:
         sender.start()
         sender.reports.first_after(0.0)
         for number in range(kills):
-            victim = _settled_leader(admin)
+            victim = settled_leader(admin)
             tick(f"{side}: kill {number + 1} of {kills}, node {victim}")
             killed_at = time.monotonic()
             cluster.kill(victim)
@@ -117,7 +117,7 @@ def measure(side: str, kills: int, tick: runner.Tick) -> list[float]:
     return pauses
 
 
-def _settled_leader(admin: AdminClient) -> int:
+def settled_leader(admin: AdminClient) -> int:
     """The leader, once all replicas are in sync."""
     deadline = time.monotonic() + IN_SYNC_S_MAX
     while time.monotonic() < deadline:

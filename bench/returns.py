@@ -12,17 +12,17 @@ import re
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from confluent_kafka.admin import AdminClient
 
-from bench import history, report, runner
+from bench import history, plots, report, runner
 from bench.clusters import NODES, OttlaCluster
 from bench.kills import SILENT
 from bench.librdkafka import LoadFailed
-from bench.loads import Backlog, steadily
+from bench.loads import CURVE_PERCENTS, Backlog, steadily
 from bench.nodes import bootstrap, create_topic
 from bench.report import Cell, Sheet
 from bench.spread import Figures, percentile
@@ -38,6 +38,14 @@ AWAY: Final = 3
 IN_SYNC_S_MAX: Final = 900.0
 STEPS: Final = 5
 FOLLOWER_LAG: Final = re.compile(r'^ottla_follower_lag\{node="\d+"\} (\S+)$', re.MULTILINE)
+
+
+class Returned(NamedTuple):
+    gb: float
+    figures: Figures
+    # How long writes took, with all in sync and while one caught up.
+    usual_ms: Sequence[float]
+    meanwhile_ms: Sequence[float]
 
 
 class SteadyWrites(threading.Thread):
@@ -73,7 +81,7 @@ class SteadyWrites(threading.Thread):
             self.took_ms.append((time.monotonic() - sent) * 1000)
 
 
-def measure(gb: float, tick: runner.Tick) -> Figures:
+def measure(gb: float, tick: runner.Tick) -> Returned:
     cluster = OttlaCluster()
     try:
         tick("three nodes start")
@@ -91,7 +99,7 @@ def measure(gb: float, tick: runner.Tick) -> Figures:
     finally:
         tick("three nodes stop")
         cluster.close()
-    return {
+    figures = {
         "written_mb_per_s": written["produce_mb_per_s"],
         "returned_mb_per_s": gb * 1000 / seconds,
         "returned_s": seconds,
@@ -102,6 +110,7 @@ def measure(gb: float, tick: runner.Tick) -> Figures:
         "lag_p50_ms": percentile(lags_ms, 50),
         "lag_p99_ms": percentile(lags_ms, 99),
     }
+    return Returned(gb, figures, usual_ms, meanwhile_ms)
 
 
 def _steady_for(cluster: OttlaCluster, seconds: float) -> tuple[list[float], list[float]]:
@@ -151,7 +160,8 @@ def _await_in_sync(cluster: OttlaCluster) -> None:
     raise LoadFailed(f"the follower was not back in sync in {IN_SYNC_S_MAX:g} s")
 
 
-def sheet(figures: Mapping[str, float]) -> Sheet:
+def sheet(returned: Returned) -> Sheet:
+    figures = returned.figures
     lines = [
         ("written while it was away, MB/s", "written_mb_per_s", None),
         ("it caught up with, MB/s", "returned_mb_per_s", None),
@@ -173,15 +183,42 @@ def sheet(figures: Mapping[str, float]) -> Sheet:
     ]
     note = (
         f"Three nodes on one machine, replication 3, acks=all, synced, {PARTITIONS} partitions, "
-        f"1 KB messages; the steady load is {STEADY_PER_S:,}/s."
+        f"1 KB messages, {returned.gb:g} GB of them while one node was away; the steady load is "
+        f"{STEADY_PER_S:,}/s. It catches up from the start of its process on."
     )
     return Sheet("A follower that was away", ("", "Ottla", "goal"), rows, note)
 
 
-def keep(figures: Figures, about: Mapping[str, Any], home: Path) -> list[Path]:
+def keep(returned: Returned, about: Mapping[str, Any], home: Path) -> list[Path]:
     home.mkdir(parents=True, exist_ok=True)
-    table, samples = home / "returns.md", home / "returns.json"
+    table, samples, picture = (home / f"returns.{ending}" for ending in ("md", "json", "svg"))
     run = history.record("returns", about, {}, {})
-    table.write_text(report.markdown("A follower comes back", run, [sheet(figures)]))
-    samples.write_text(json.dumps({**about, "figures": figures}, indent=1) + "\n")
-    return [table, samples]
+    table.write_text(report.markdown("A follower comes back", run, [sheet(returned)]))
+    curves = {
+        "with all in sync": _curve(returned.usual_ms),
+        "while one catches up": _curve(returned.meanwhile_ms),
+    }
+    stored = {**about, "gb": returned.gb, "figures": returned.figures, "curves_ms": curves}
+    samples.write_text(json.dumps(stored, indent=1) + "\n")
+    _draw(curves, picture)
+    return [table, samples, picture]
+
+
+def _curve(took_ms: Sequence[float]) -> list[tuple[float, float]]:
+    return [(percent, percentile(took_ms, percent)) for percent in CURVE_PERCENTS]
+
+
+def _draw(curves: Mapping[str, Sequence[tuple[float, float]]], path: Path) -> None:
+    """What producers feel: the share of writes that took longer, by how long."""
+    pyplot = plots.pyplot_to_svg()
+    figure, axis = pyplot.subplots(figsize=(9, 3.5))
+    for (title, curve), colour in zip(curves.items(), ("#8a8a8a", "#14435f"), strict=True):
+        longer = [100 - percent for percent, _ in curve]
+        axis.plot([ms for _, ms in curve], longer, color=colour, label=title)
+    axis.set_xscale("log")
+    axis.set_yscale("log")
+    axis.set_xlabel("milliseconds until a write is acknowledged", fontsize=8)
+    axis.set_ylabel("% that took longer", fontsize=8)
+    axis.legend(fontsize=8)
+    axis.grid(color="#dddddd", linewidth=0.6)
+    plots.save(figure, path)

@@ -123,12 +123,13 @@ def _forgotten_producers(begin_leading: Any) -> Any:
 
 
 def _stale_taken(checked: Any) -> Any:
-    from ottla.errors import InvalidUpdateVersion
+    """Whoever led once is believed; one who leads now and knows too little, as well."""
+    from ottla.errors import FencedLeaderEpoch, InvalidUpdateVersion
 
     def mutant(image: Any, node_id: Any, topic: Any, wanted: Any) -> Any:
         try:
             return checked(image, node_id, topic, wanted)
-        except InvalidUpdateVersion:
+        except (FencedLeaderEpoch, InvalidUpdateVersion):
             return topic.partitions[wanted.partition_index]
 
     return mutant
@@ -141,13 +142,15 @@ def _old_fetch_counted(_: Any) -> Any:
     return mutant
 
 
-def _deposed_acknowledges(change_role: Any) -> Any:
-    def mutant(self: Any, epoch: Any, leader_id: Any) -> None:
+def _deposed_acknowledges(change: Any) -> Any:
+    """Before it loses its role, or its lease, it answers whoever waits."""
+
+    def mutant(self: Any, *arguments: Any) -> None:
         if self.is_leader and not self.name.topic.startswith("__"):
-            for _, waiter, item in self.waiters._commits:
+            for _, waiter, item in self.waiters.commits:
                 waiter.succeeded(item)
-            self.waiters._commits.clear()
-        change_role(self, epoch, leader_id)
+            self.waiters.commits.clear()
+        change(self, *arguments)
 
     return mutant
 
@@ -178,7 +181,7 @@ def mutants() -> tuple[Mutant, ...]:
                 replaced(f"{replica}.is_all_durable", lambda _: property(lambda self: True)),
             ),
         ),
-        Mutant("a vote before its sync", POWER, _hasty_vote),
+        Mutant("a vote before its sync", ("brown-out", "kill", "isolate", "cut"), _hasty_vote),
         Mutant("no pre-vote", NETWORK, _no_pre_vote),
         Mutant(
             "truncation by high watermark",
@@ -197,21 +200,27 @@ def mutants() -> tuple[Mutant, ...]:
         ),
         Mutant(
             "AlterPartition with a stale epoch accepted",
-            ("cut", "cut-one-way", "slow-link", "kill", "pause"),
-            replaced("ottla.cluster.in_sync:_checked", _stale_taken),
+            ("isolate", "deafen", "cut-one-way", "slow-one-way", "pause"),
+            _both(
+                replaced("ottla.cluster.in_sync:_checked", _stale_taken),
+                replaced("ottla.cluster.in_sync:_check_eligible", lambda _: lambda *_: None),
+            ),
         ),
         Mutant(
             "the high watermark moved by a fetch of an old epoch",
-            ("deafen", "cut-one-way", "pause", "kill", "stop", "failing-syncs"),
+            ("slow-one-way", "slow-link", "failing-syncs", "stop"),
             replaced(
                 "ottla.broker.handlers.replica_fetch:ReplicaFetch._count_progress",
                 _old_fetch_counted,
             ),
         ),
         Mutant(
-            "a leader that was deposed acknowledges what waits",
+            "a fenced broker that still acknowledges",
             NETWORK,
-            replaced(f"{replica}._change_role", _deposed_acknowledges),
+            _both(
+                replaced(f"{replica}.suspend", _deposed_acknowledges),
+                replaced(f"{replica}._change_role", _deposed_acknowledges),
+            ),
         ),
         Mutant(
             "a snapshot that lacks a record",

@@ -1,11 +1,13 @@
 #!/bin/sh
-# Installs kcat and PostgreSQL where apt is at hand. Tests of what is missing skip and say so; so
-# this never fails.
+# Installs kcat, PostgreSQL, nftables and promtool where apt is at hand. Tests of what is missing
+# skip and say so; so this never fails.
 
 wanted=""
 command -v kcat >/dev/null 2>&1 || wanted="kcat"
 command -v initdb >/dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/initdb >/dev/null 2>&1 ||
     wanted="$wanted postgresql"
+command -v nft >/dev/null 2>&1 || [ -x /usr/sbin/nft ] || wanted="$wanted nftables"
+command -v promtool >/dev/null 2>&1 || wanted="$wanted prometheus"
 if [ -z "$wanted" ]; then
     exit 0
 fi
@@ -19,7 +21,7 @@ if [ "$(id -u)" -ne 0 ]; then
 fi
 export DEBIAN_FRONTEND=noninteractive
 # shellcheck disable=SC2086
-$as_root apt-get install -y -qq $wanted >/dev/null 2>&1 ||
+$as_root apt-get install -y -qq --no-install-recommends $wanted >/dev/null 2>&1 ||
     { $as_root apt-get update -qq >/dev/null 2>&1 &&
-        $as_root apt-get install -y -qq $wanted >/dev/null 2>&1; } ||
+        $as_root apt-get install -y -qq --no-install-recommends $wanted >/dev/null 2>&1; } ||
     echo "could not be installed: $wanted; their tests will skip"

@@ -226,6 +226,9 @@ class InvalidReplicationFactor(OttlaError): ...
 class InvalidReplicaAssignment(OttlaError): ...
 
 
+class NoReassignmentInProgress(OttlaError): ...
+
+
 class InvalidConfig(OttlaError): ...
 
 
@@ -340,6 +343,7 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     InvalidPartitions: ErrorCode.INVALID_PARTITIONS,
     InvalidReplicationFactor: ErrorCode.INVALID_REPLICATION_FACTOR,
     InvalidReplicaAssignment: ErrorCode.INVALID_REPLICA_ASSIGNMENT,
+    NoReassignmentInProgress: ErrorCode.NO_REASSIGNMENT_IN_PROGRESS,
     InvalidConfig: ErrorCode.INVALID_CONFIG,
     PolicyViolation: ErrorCode.POLICY_VIOLATION,
     TopicDeletionDisabled: ErrorCode.TOPIC_DELETION_DISABLED,

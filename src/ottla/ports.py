@@ -83,11 +83,17 @@ class Network(Protocol):
         host: str,
         port: int,
         backlog: int,
+        *,
+        is_shared: bool = False,
     ) -> Listener:
         """Takes a port, any free one for 0, and lets nobody in yet; OSError says why it cannot.
 
-        The factory makes one of asyncio's protocols for each connection.
+        The factory makes one of asyncio's protocols for each connection. A port that is shared can
+        be taken by several processes, and each connection comes to one of them.
         """
+
+    async def is_own(self, host: str) -> bool:
+        """Whether this is an address of the machine itself: what it says of its ports is true."""
 
 
 class File(Protocol):

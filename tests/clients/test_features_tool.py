@@ -36,7 +36,14 @@ def test_the_tool_describes_raises_and_lowers(jars: Path) -> None:
 
         code, described = tool("describe")
         assert code == 0
-        assert described.split("\t")[:4] == [
+        of_quorum, of_metadata = described.splitlines()
+        assert of_quorum.split("\t")[:4] == [
+            "Feature: kraft.version",
+            "SupportedMinVersion: 0",
+            "SupportedMaxVersion: 1",
+            "FinalizedVersionLevel: 1",
+        ]
+        assert of_metadata.split("\t")[:4] == [
             "Feature: metadata.version",
             "SupportedMinVersion: 3.9-IV0",
             "SupportedMaxVersion: 4.0-IV1",

@@ -47,7 +47,7 @@ class HeldSyncs:
         until(lambda: any(self.look_ups(topic, index)), "a look-up that waits")
 
     def until_fetched(self, topic: str, index: int = 0) -> None:
-        until(lambda: self.partition(topic, index).waiters.has_fetches, "a fetch that waits")
+        until(lambda: self.partition(topic, index).waiters.fetches, "a fetch that waits")
 
     def until_synced(self, topic: str, end_offset: int, index: int = 0) -> None:
         until(

@@ -39,9 +39,10 @@ class Reports:
 class Load:
     """An idempotent producer with acks=all, as unmodified clients are."""
 
-    def __init__(self, cluster: Cluster, topic: str) -> None:
+    def __init__(self, cluster: Cluster, topic: str, partitions: int = PARTITIONS) -> None:
         self.reports = Reports()
         self._topic = topic
+        self._partitions = partitions
         self._sent = 0
         self._producer = Producer(
             {
@@ -57,7 +58,7 @@ class Load:
             self._producer.produce(
                 self._topic,
                 f"message {self._sent}".encode(),
-                partition=self._sent % PARTITIONS,
+                partition=self._sent % self._partitions,
                 callback=self.reports.take,
             )
             self._sent += 1
@@ -72,13 +73,15 @@ class Load:
         assert not self.reports.failed
 
 
-def everything_in(cluster: Cluster, topic: str) -> dict[tuple[int, int], bytes]:
+def everything_in(
+    cluster: Cluster, topic: str, partitions: int = PARTITIONS
+) -> dict[tuple[int, int], bytes]:
     """By partition and offset, up to the high watermarks."""
     consumer = Consumer(
         {"bootstrap.servers": cluster.bootstrap, "group.id": "reader", "log_level": 0}
     )
     found: dict[tuple[int, int], bytes] = {}
-    for index in range(PARTITIONS):
+    for index in range(partitions):
         place = TopicPartition(topic, index, 0)
         _, end = consumer.get_watermark_offsets(place, timeout=30)
         consumer.assign([place])
@@ -115,13 +118,13 @@ def controller_of(cluster: Cluster) -> int:
     return max(said, key=lambda node_id: said[node_id][:23])
 
 
-def check(cluster: Cluster, topic: str, reports: Reports) -> None:
-    found = everything_in(cluster, topic)
+def check(cluster: Cluster, topic: str, reports: Reports, partitions: int = PARTITIONS) -> None:
+    found = everything_in(cluster, topic, partitions)
     for value, place in reports.acknowledged.items():
         assert found.get(place) == value, f"{value!r} was acknowledged at {place}"
     values = list(found.values())
     assert len(values) == len(set(values)), "an idempotent producer's message is there twice"
-    for index in range(PARTITIONS):
+    for index in range(partitions):
         numbers = [int(found[at].split()[1]) for at in sorted(found) if at[0] == index]
         assert numbers == sorted(numbers), f"{topic}-{index} is out of order"
 

@@ -147,8 +147,8 @@ def test_only_the_leader_answers_and_only_under_its_epoch(place: Place) -> None:
 
 def test_a_fetch_is_held_to_the_epoch_it_names_wherever_it_goes(place: Place) -> None:
     for node in NODES:
-        assert place.fetch(node, epoch=place.epoch).error_code == NONE
-        assert place.fetch(node, epoch=place.epoch + 1).error_code == UNKNOWN
+        assert place.fetch(node, epoch=place.epoch, rack_id="here").error_code == NONE
+        assert place.fetch(node, epoch=place.epoch + 1, rack_id="here").error_code == UNKNOWN
 
 
 def test_a_replica_is_served_by_the_leader_alone(place: Place) -> None:
@@ -182,17 +182,20 @@ def test_all_followers_hear_of_the_last_commit_without_another_write(place: Plac
     assert end >= MESSAGES
     for node in place.followers:
         until(
-            lambda node=node: place.fetch(node).high_watermark == end,
+            lambda node=node: place.fetch(node, rack_id="here").high_watermark == end,
             f"node {node} never hears that all of it is committed",
             PATIENCE_S,
         )
-        assert values_in(place.fetch(node, version=11).records)[0] == b"message 0"
+        answer = place.fetch(node, version=11, rack_id="here")
+        assert values_in(answer.records)[0] == b"message 0"
 
 
 def test_a_follower_serves_who_knows_of_it_and_nothing_beyond_its_end(place: Place) -> None:
     follower = place.followers[0]
     assert place.fetch(follower, version=10).error_code == NOT_LEADER
-    beyond = place.fetch(follower, offset=10_000_000)
+    # Whoever was sent to a follower has a rack; the others take this node for the leader.
+    assert place.fetch(follower).error_code == NOT_LEADER
+    beyond = place.fetch(follower, offset=10_000_000, rack_id="here")
     assert beyond.error_code == ErrorCode.OFFSET_OUT_OF_RANGE
 
 

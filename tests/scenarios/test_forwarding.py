@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -25,6 +26,7 @@ class LedElsewhere:
     leader_id = NodeId(2)
     leader_epoch = 1
     is_leader = False
+    voter_ids: ClassVar[set[int]] = {2}
 
     def __init__(self, address: str | None) -> None:
         self.address = address

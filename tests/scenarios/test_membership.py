@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
@@ -60,6 +61,7 @@ class LedBy:
     leader_id = NodeId(1)
     leader_epoch = 1
     is_leader = False
+    voter_ids: ClassVar[set[int]] = {1}
 
     def __init__(self, address: str) -> None:
         self._address = address

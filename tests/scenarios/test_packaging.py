@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 import shutil
@@ -84,14 +85,26 @@ def test_the_container_runs_as_nobody_special_and_is_probed() -> None:
     assert "/readyz" in "\n".join(last_stage)
 
 
-def test_the_service_file_is_one_that_systemd_reads(tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_workers", [False, True], ids=["one", "workers"])
+def test_the_service_file_is_one_that_systemd_reads(tmp_path: Path, has_workers: bool) -> None:
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed (package systemd)")
     service = tmp_path / "ottla.service"
     text = (ROOT / "packaging" / "ottla.service").read_text()
     service.write_text(text.replace("/opt/ottla/bin/ottla", "/bin/true"))
+    if has_workers:
+        addition = (ROOT / "packaging" / "ottla-workers.conf").read_text()
+        (command,) = re.findall(r"^ExecStart=(.+)", addition, re.MULTILINE)
+        assert command.endswith("/etc/ottla/ottla.properties --workers auto")
+        (tmp_path / "ottla.service.d").mkdir()
+        workers = tmp_path / "ottla.service.d" / "workers.conf"
+        workers.write_text(addition.replace("/opt/ottla/bin/ottla", "/bin/true"))
     result = subprocess.run(
-        ["systemd-analyze", "verify", service], capture_output=True, text=True, timeout=TIMEOUT_S
+        ["systemd-analyze", "verify", service],
+        capture_output=True,
+        text=True,
+        timeout=TIMEOUT_S,
+        env={**os.environ, "SYSTEMD_UNIT_PATH": f"{tmp_path}:"},
     )
     complaints = [line for line in result.stderr.splitlines() if "ottla.service" in line]
     assert not complaints

@@ -393,7 +393,7 @@ async def test_a_fetch_of_what_is_not_in_memory_waits_in_a_thread(nodes):
 
 def has_parked(leader: Node, count: int) -> bool:
     """Whether so many followers wait at the leader for more."""
-    return len(leader.quorum.partition.waiters._replica_fetches) >= count
+    return len(leader.quorum.partition.waiters.replica_fetches) >= count
 
 
 async def a_fetch_from_the_start(leader: Node, sender: Node) -> tuple[Connection, FetchRequest]:

@@ -68,7 +68,33 @@ def test_by_a_full_disk(broker: BrokerInside, tmp_path: Path, produce: Produce) 
     with RawClient(broker.bootstrap) as client:
         refused = produce(client, _sequenced(0))
         assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        until(lambda: broker.readiness()[0] == 200, "the disk still takes no writes")
         _check_that_it_is_awaited(client, produce)
+
+
+@pytest.mark.parametrize("known", [0, 1], ids=["a new producer", "a known one"])
+def test_what_follows_is_refused_for_the_same_reason_while_the_disk_is_full(
+    broker: BrokerInside, tmp_path: Path, produce: Produce, known: int
+) -> None:
+    """Told that these are out of order, librdkafka would begin a new epoch, for all partitions."""
+    broker.create_topic("t", 2)
+    with RawClient(broker.bootstrap) as client:
+        for sequence in range(known):
+            assert produce(client, _sequenced(sequence)).error_code == 0
+        broker.disk.fail("write", errno.ENOSPC, under=str(tmp_path / "a" / "t-0"), times=10**6)
+        for sequence in range(known, known + 3):
+            refused = produce(client, _sequenced(sequence))
+            assert refused.error_code == ErrorCode.KAFKA_STORAGE_ERROR
+        for sequence in range(known):
+            repeated = produce(client, _sequenced(sequence))
+            assert (repeated.error_code, repeated.base_offset) == (0, sequence)
+        broker.disk.heal()
+        until(lambda: broker.readiness()[0] == 200, "the disk still takes no writes")
+        late = produce(client, _sequenced(known + 1))
+        assert late.error_code == ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
+        for sequence in range(known, known + 3):
+            taken = produce(client, _sequenced(sequence))
+            assert (taken.error_code, taken.base_offset) == (0, sequence)
 
 
 def test_by_a_failed_sync_after_which_the_log_is_cut(

@@ -192,7 +192,8 @@ def test_a_node_that_is_told_to_stop_while_it_waits_stays_clean(tmp_path: Path) 
     settings = {"node.id": 1, "controller.quorum.voters": voters}
     settings["listeners"] = f"PLAINTEXT://127.0.0.1:{first}"
     home = tmp_path / "1"
-    with Broker(data_dir=home):
+    alone = {**settings, "controller.quorum.voters": f"1@127.0.0.1:{first}"}
+    with Broker(alone, data_dir=home):
         pass
     left = (home / CLEAN_MARKER).read_bytes()
     waiting = Broker(settings, data_dir=home, ready_timeout_s=1)

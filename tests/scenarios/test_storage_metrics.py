@@ -26,6 +26,7 @@ FROM_PROMETHEUS = {"up"}
 WORDS_OF_PROMQL = {
     *("and", "or", "by", "max", "sum", "rate", "increase", "time", "predict_linear"),
     *("histogram_quantile", "le", "instance", "job", "directory", "group", "topic"),
+    *("node", "kind"),
 }
 
 

@@ -169,7 +169,7 @@ def test_nobody_waits_for_what_is_written_after_they_came(stage: Stage, reader: 
     stage.until_looked_up("t")
     # The sync under way does not hold what comes now: that has to wait for the next.
     stage.write(b"after", b"after")
-    (entry,) = (entry for entry in stage.partition("t").waiters._commits)
+    (entry,) = (entry for entry in stage.partition("t").waiters.commits)
     assert entry[0] == 1
     stage.heal()
     assert _only(reader.receive()).offset in (1, 3)
@@ -298,7 +298,7 @@ def test_a_fetch_from_the_end_waits_beyond_the_sync_of_what_is_before_it(
     stage.until_fetched("t")
     stage.heal()
     stage.until_synced("t", 1)
-    assert stage.partition("t").waiters.has_fetches, "what is before its offset is nothing to it"
+    assert stage.partition("t").waiters.fetches, "what is before its offset is nothing to it"
     stage.write(b"wanted")
     (answer,) = _answers(reader.receive())
     assert values_in(answer.records) == [b"wanted"]
@@ -313,10 +313,10 @@ def test_bytes_before_the_offset_do_not_count_as_min_bytes(stage: Stage, reader:
     stage.until_fetched("t")
     stage.heal()
     stage.until_synced("t", 2)
-    assert stage.partition("t").waiters.has_fetches, "not enough yet"
+    assert stage.partition("t").waiters.fetches, "not enough yet"
     stage.write(b"x" * 1000)
     stage.until_synced("t", 3)
-    assert stage.partition("t").waiters.has_fetches, "not enough yet"
+    assert stage.partition("t").waiters.fetches, "not enough yet"
     stage.write(b"y" * 1000)
     (answer,) = _answers(reader.receive())
     assert values_in(answer.records) == [b"wanted", b"x" * 1000, b"y" * 1000]

@@ -123,6 +123,9 @@ class Load:
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
+            for each in work:
+                # Where the power went first, it never began.
+                each.close()
 
     async def _until_gone(self, work: Coroutine[Any, Any, None]) -> None:
         try:

@@ -94,6 +94,8 @@ class Machine:
         self.broker = Broker(BrokerConfig.parse(settings), port)
 
     def _tell_off(self) -> None:
+        # A start that is cut short tidies up, which nobody does without power.
+        self.broker._can_back_out = False
         with suppress(RuntimeError):  # The loop may be closed by now.
             self._loop.call_soon_threadsafe(self.off.set)
 

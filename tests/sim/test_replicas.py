@@ -75,6 +75,15 @@ async def led_by_no_controller(world: World, cluster: Cluster) -> int:
     return leader
 
 
+async def move_controller(world: World, wanted: int) -> None:
+    """Until this node leads the metadata."""
+    while not broker_of(world, wanted)._quorum.is_leader:
+        leading = [node for node in world.nodes if broker_of(world, node)._quorum.is_leader]
+        for node in leading:
+            await on_its_loop(world, node, broker_of(world, node)._quorum.resign())
+        await asyncio.sleep(0.5)
+
+
 def test_a_leader_whose_sync_failed_is_replaced_and_comes_back() -> None:
     async def story(world: World) -> None:
         await world.start_all()
@@ -106,6 +115,77 @@ def test_a_leader_whose_disk_takes_nothing_is_replaced() -> None:
             assert leader_of(world) != leader
             assert world.now_s - began_s < 6
             disk.heal()
+            await until(lambda: in_sync(world) == {1, 2, 3})
+            assert await read(cluster, ORDERS) == [b"first", b"second"]
+
+    with World(seed=1) as world:
+        world.run(story(world), limit_s=LIMIT_S)
+        assert not world.unhandled
+
+
+def test_a_follower_whose_disk_takes_nothing_is_not_waited_for() -> None:
+    async def story(world: World) -> None:
+        await world.start_all()
+        async with Cluster(settings(world)) as cluster:
+            leader = await led_by_no_controller(world, cluster)
+            follower = next(node for node in world.nodes if node != leader)
+            disk = world.nodes[follower].disk
+            disk.fail("write", errno.ENOSPC, under="/data/orders-0", times=1_000_000)
+            began_s = world.now_s
+            await write(cluster, ORDERS, [b"second"])
+            assert world.now_s - began_s < 6, "it knows that it cannot take it"
+            assert in_sync(world) == {1, 2, 3} - {follower}
+            disk.heal()
+            await until(lambda: in_sync(world) == {1, 2, 3})
+            assert await read(cluster, ORDERS) == [b"first", b"second"]
+
+    with World(seed=1) as world:
+        world.run(story(world), limit_s=LIMIT_S)
+        assert not world.unhandled
+
+
+# What `log.dir.stall.timeout.ms` says, a look at the disks, an election, a producer that asks.
+STALLED_S_MAX = 10 + 5
+
+
+@pytest.mark.parametrize("is_controller", [False, True], ids=["a broker", "the controller"])
+def test_a_leader_whose_disk_hangs_is_replaced_and_comes_back(is_controller: bool) -> None:
+    async def story(world: World) -> None:
+        await world.start_all()
+        async with Cluster(settings(world)) as cluster:
+            leader = await led_by_no_controller(world, cluster)
+            if is_controller:
+                await move_controller(world, leader)
+            world.nodes[leader].hang_disk()
+            began_s = world.now_s
+            await write(cluster, ORDERS, [b"second"])
+            assert world.now_s - began_s < STALLED_S_MAX
+            assert not partition_of(world, leader).is_leader, "another leads"
+            assert not broker_of(world, leader)._quorum.is_leader
+            await create_topic(cluster, "made-meanwhile", factor=2)
+            assert await named_leader(world, leader, 0) == NO_NODE
+            world.nodes[leader].heal_disk()
+            await until(lambda: in_sync(world) == {1, 2, 3})
+            await write(cluster, ORDERS, [b"third"])
+            assert await read(cluster, ORDERS) == [b"first", b"second", b"third"]
+
+    with World(seed=1) as world:
+        world.run(story(world), limit_s=LIMIT_S)
+        assert not world.unhandled
+
+
+def test_a_follower_whose_disk_hangs_is_not_waited_for() -> None:
+    async def story(world: World) -> None:
+        await world.start_all()
+        async with Cluster(settings(world)) as cluster:
+            leader = await led_by_no_controller(world, cluster)
+            follower = next(n for n in world.nodes if n not in (leader, controller_of(world)))
+            world.nodes[follower].hang_disk()
+            began_s = world.now_s
+            await write(cluster, ORDERS, [b"second"])
+            assert world.now_s - began_s < STALLED_S_MAX
+            assert follower not in in_sync(world)
+            world.nodes[follower].heal_disk()
             await until(lambda: in_sync(world) == {1, 2, 3})
             assert await read(cluster, ORDERS) == [b"first", b"second"]
 

@@ -351,9 +351,11 @@ def test_reading_the_settings_imports_no_parser_that_is_not_needed() -> None:
     assert output.stdout.strip() == "[]"
 
 
-# LogCleaner, DynamicLogConfig, DynamicThreadPool, DynamicListenerConfig, SocketServer and
-# DynamicProducerStateManagerConfig in Kafka's source, as far as Ottla has the setting.
+# LogCleaner, DynamicLogConfig, DynamicThreadPool, DynamicListenerConfig, SocketServer, QuotaConfig
+# and DynamicProducerStateManagerConfig in Kafka's source, as far as Ottla has the setting.
 DYNAMIC_IN_KAFKA = {
+    "follower.replication.throttled.rate",
+    "leader.replication.throttled.rate",
     "log.cleaner.backoff.ms",
     "log.cleaner.dedupe.buffer.size",
     "max.connections",

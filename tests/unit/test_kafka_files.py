@@ -120,10 +120,6 @@ def test_a_configuration_without_foreign_names_has_nothing_idle() -> None:
         ("process.roles=broker,broker", "process.roles names a role twice"),
         ("controller.quorum.voters=7@a:99999", "controller.quorum.voters is 'a:99999'"),
         (
-            "controller.quorum.bootstrap.servers=a:9093,b:9093",
-            "controller.quorum.bootstrap.servers names several controllers, and this node is one",
-        ),
-        (
             "controller.quorum.voters=1@localhost:9093",
             "controller.quorum.voters does not name node.id=7",
         ),

@@ -22,12 +22,13 @@ from ottla.broker.control.metadata_follower import MetadataFollower
 from ottla.broker.control.metadata_log import MetadataLog
 from ottla.broker.control.probing import Probes
 from ottla.broker.control.producer_ids import ProducerIds
-from ottla.broker.control.quorum_setup import new_quorum
-from ottla.broker.control.quorum_voters import is_only_voter
+from ottla.broker.control.quorum_setup import Seat, new_quorum
+from ottla.broker.control.quorum_voters import listener_name
 from ottla.broker.control.refusal import leave_as_found
 from ottla.broker.control.reports import Reports
 from ottla.broker.control.runtime import Runtime
 from ottla.broker.control.snapshots import MetadataSnapshots
+from ottla.broker.control.standing_aside import StandingAside
 from ottla.broker.counters import LoopDelayProbe, Metrics
 from ottla.broker.housekeeping import Housekeeping
 from ottla.broker.metrics.gauges import register_gauges
@@ -37,8 +38,12 @@ from ottla.broker.network.doors import Door
 from ottla.broker.network.fetch_sessions import FetchSessions
 from ottla.broker.network.listening import (
     bind,
+    bind_shared,
+    close_all,
     give_routers,
     http_door,
+    known_to_nodes,
+    open_all,
     told_to_clients,
     told_to_nodes,
 )
@@ -77,6 +82,7 @@ from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, LeaderEpoch, NodeId
 from ottla.wire.schema import Message
 
 if TYPE_CHECKING:
+    from ottla.broker.control.auto_join import AutoJoin
     from ottla.broker.control.leader_check import LeaderCheck
 
 logger = logging.getLogger(__name__)
@@ -111,12 +117,14 @@ class Broker:
         self._start_compactor = start_compactor or CompactionHelper.start
         self._metrics = Metrics()
         self._outbox = Outbox()
-        self._doors: list[Door] = []
+        # Those that others have as well are opened last and closed first.
+        self._doors, self._shared_doors = list[Door](), list[Door]()
         self._preloading: asyncio.Task[None] | None = None
         self.has_stuck_disk = False
         # From when all is wired together until partitions are opened.
         self._can_back_out = False
         self._leader_check: LeaderCheck | None = None
+        self._auto_join: AutoJoin | None = None
 
     async def start(self) -> ReadyInfo:
         """Of all that it has to write, nothing may fail for lack of room without saying where."""
@@ -136,8 +144,7 @@ class Broker:
         self._can_back_out = False
         self._lifecycle.close()
         self._controller_life.close()
-        for door in self._doors:
-            door.close()
+        close_all((*self._doors, *self._shared_doors))
         await self._connections.stop(0)
         self._controller.close()
         self._quorum.close()
@@ -145,7 +152,11 @@ class Broker:
         self._probes.close()
         if self._leader_check is not None:
             self._leader_check.close()
+        if self._auto_join is not None:
+            self._auto_join.close()
         self._lease.close()
+        self._checkpoints.stop()
+        self._repairs.stop()
         await asyncio.gather(*map(self._stop_flushers, self._stores))
         if not self.has_stuck_disk:
             leave_as_found(self._disk, self._stores, self._controller.partition)
@@ -169,6 +180,8 @@ class Broker:
         services = self._new_services()
         self._can_back_out = True
         addresses = await self._listen(services)
+        # The metadata log may fail before the others are opened, and the start waits for it.
+        self._repairs.start_probing()
         if self._quorum.has_others:
             await self._join_quorum()
         check_known(self._metadata.image)
@@ -183,7 +196,7 @@ class Broker:
         self._metadata.on_change(self._follow_settings)
         self._take_settings(self._metadata.broker_config)
         self._checkpoints.start()
-        self._repairs.start_probing()
+        self._standing_aside.start_looking()
         self.housekeeping = Housekeeping(
             services, self._handles, self._checkpoints, self._start_compactor
         )
@@ -194,7 +207,8 @@ class Broker:
         if self.config.is_broker:
             await self._lifecycle.become_unfenced()
         if not self._quorum.has_others:
-            await self._open_doors()
+            await open_all(self._doors)
+        await open_all(self._shared_doors)
         self._connections.start()
         self._probe = LoopDelayProbe(self._loop, self._metrics.loop_delay)
         self._probe.start()
@@ -219,6 +233,7 @@ class Broker:
             self._outbox,
             partial(self._take_offline, store),
             stalled_bytes_max(self.config),
+            self.config.log_dir_stall_timeout_ms / 1000,
         )
 
     async def _start_metadata(self) -> None:
@@ -232,7 +247,8 @@ class Broker:
         log = self._log.open(snapshot)
         state = self._log.read_state()
         base_offset = log.start_offset if snapshot is None else snapshot.end_offset
-        is_alone = is_only_voter(self.config)
+        where = known_to_nodes(self.config)
+        seat = Seat(self.config, store.directory_id, where, snapshot, log)
         partition = Partition(
             METADATA_PARTITION,
             METADATA_TOPIC_ID,
@@ -244,7 +260,7 @@ class Broker:
             Home(store.data, METADATA_PARTITION, METADATA_TOPIC_ID, is_durable=False),
             self._node_id,
             # What only a majority commits, nobody else can vouch for.
-            None if is_alone else log.position_at(base_offset),
+            None if seat.is_alone else log.position_at(base_offset),
         )
         self._quorum = new_quorum(
             self._loop,
@@ -252,6 +268,7 @@ class Broker:
             self._random,
             self.config,
             self._stores,
+            seat,
             partition,
             state,
             partial(store.run, self._log.save_state),
@@ -259,6 +276,7 @@ class Broker:
             self._give_up,
         )
         self._metadata = MetadataCache(self.config)
+        self._metadata.on_missed = self._give_up
         self._controller = Runtime(
             self._loop,
             self._clock,
@@ -274,8 +292,8 @@ class Broker:
             self._snapshots.newest,
             on_snapshot=self._metadata.replaced,
         )
-        self._snapshots.take_of(self._controller, self._metadata)
-        if is_alone:
+        self._snapshots.take_of(self._controller, self._metadata, self._quorum)
+        if seat.is_alone:
             await self._quorum.start()
             await self._snapshots.replay()
         self._quorum.run_for(self._controller)
@@ -308,8 +326,11 @@ class Broker:
             self._clock,
             self._lease,
         )
-        self._probes = Probes(self._node_id, self._quorum, self._metadata, self._fence)
+        self._probes = Probes(self.config, self._quorum, self._metadata, self._fence, self._network)
         self._reports = Reports(self._loop, self.config, self._channel, self._lifecycle)
+        self._standing_aside = StandingAside(
+            self._loop, self._stores.metadata, self._quorum, self._lifecycle.stand_aside
+        )
 
     def _wire_partitions(self) -> None:
         self._departures = Departures(self._loop, self._io, self._disk, self._random)
@@ -331,6 +352,7 @@ class Broker:
             self.config.log_flush_offset_checkpoint_interval_ms / 1000,
         )
         self._truncation = Truncation(self._clock, self._stores, self._checkpoints)
+        self._quorum.cut_with(self._truncation)
         self._shortener = Shortener(
             self._loop, self._disk, self._stores, self._checkpoints.save_start_offsets
         )
@@ -346,6 +368,7 @@ class Broker:
             self._shortener.shorten,
         )
         self._lifecycle.on_registered = self._replication.start
+        self._repairs.on_damaged = self._replication.refills.see
         opener = PartitionOpener(
             self._node_id,
             self._clock,
@@ -421,6 +444,7 @@ class Broker:
             opening=Opening(self._threads),
             metrics=self._metrics,
             on_misplaced=self._replication.in_sync.notice,
+            throttles=self._replication.throttles,
         )
         services.groups.attach(services)
         self._services = services
@@ -441,10 +465,11 @@ class Broker:
         register_gauges(self._metrics, services, self._connections)
         doors = await bind(self._network, self.config, self._connections)
         self._doors += doors.values()
+        self._shared_doors = await bind_shared(self._network, self.config, self._connections)
         bound = {name: door.address for name, door in doors.items()}
         if self.config.is_controller:
             first = told_to_nodes(self.config, bound)[0]
-            self._quorum.serves_at(first.name, first.host, first.port)
+            self._quorum.serves_at(listener_name(self.config), first.host, first.port)
         await self._bind_http()
         return bound
 
@@ -452,21 +477,25 @@ class Broker:
         listeners = self.config.client_listeners() or self.config.controller_listeners()
         return listeners[0].name
 
-    async def _open_doors(self) -> None:
-        for door in self._doors:
-            await door.open()
-
     async def _join_quorum(self) -> None:
         """Returns when there is a leader, and what it has committed is known here."""
-        self._quorum.cut_with(self._services.truncation)
-        await self._open_doors()
+        await open_all(self._doors)
         await self._quorum.start()
-        await self._quorum.ready()
+        await self._quorum.admission.ready()
         # A node alone starts without what only several need.
+        from ottla.broker.control.auto_join import AutoJoin
         from ottla.broker.control.leader_check import LeaderCheck
 
         self._leader_check = LeaderCheck(self.config, self._clock, self._channel, self._quorum)
         await self._leader_check.at_start()
+        if self.config.is_controller and self.config.controller_quorum_auto_join_enable:
+            self._auto_join = AutoJoin(
+                self._quorum,
+                self._channel,
+                self._stores.cluster_id,
+                self.config.controller_quorum_fetch_timeout_ms,
+            )
+            self._auto_join.start()
 
     async def _bind_http(self) -> None:
         self._http_door: Door | None = None
@@ -536,13 +565,14 @@ class Broker:
     # -------------------------------------------------------------------------------- stopping
 
     async def stop(self) -> None:
+        close_all(self._shared_doors)
         self._controller_life.close()
+        self._standing_aside.close()
         if self.config.is_broker:
             await self._lifecycle.leave()
         if self._quorum.has_others:
             await self._quorum.resign()
-        for door in self._doors:
-            door.close()
+        close_all(self._doors)
         if self._preloading is not None:
             self._preloading.cancel()
         self._probe.stop()
@@ -564,6 +594,8 @@ class Broker:
         self._probes.close()
         if self._leader_check is not None:
             self._leader_check.close()
+        if self._auto_join is not None:
+            self._auto_join.close()
         self._checkpoints.stop()
         self._repairs.stop()
         await asyncio.gather(*map(self._stop_flushers, self._stores))

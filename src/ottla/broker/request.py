@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
+
+# In what is remembered of a connection: later ones have larger numbers.
+CONNECTION_NUMBER: Final = "number"
 
 
 class RequestContext(NamedTuple):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from ottla.broker.network.fetch_sessions import FetchSessions
     from ottla.broker.network.router import Router
     from ottla.broker.network.waiting import Deadlines, Parking
+    from ottla.broker.replication.throttles import Throttles
     from ottla.broker.storage.opening import Opening
     from ottla.broker.storage.partition import Partition
     from ottla.broker.storage.partitions import Partitions
@@ -62,6 +63,7 @@ class Services:
     metrics: Metrics
     # A follower should be in sync, or no more: the controller is to be asked.
     on_misplaced: Callable[[Partition], None]
+    throttles: Throttles
     router: Router = field(init=False)
     # Whether clients are answered: the metadata is known, and the partitions are open.
     is_serving: bool = False

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Sequence
 from typing import Annotated, Final
 
 import typer
 
 from ottla.cli import output
-from ottla.cli.failures import CommandFailed
+from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.help import examples
 
 # Nothing of the supervisor is imported before it is needed: help is also for systems without it.
 DATA_DIR_DEFAULT: Final = "ottla-cluster"
+WATCH_S: Final = 2.0
+CLEAR_SCREEN: Final = b"\x1b[H\x1b[2J"
 
 app = typer.Typer(
     help="Several nodes on this machine that are one cluster: to try it out, to break it.",
@@ -93,17 +96,43 @@ def up(
     epilog=examples(
         "ottla cluster status --data-dir ./cluster",
         "ottla cluster status --data-dir ./cluster --json",
+        "ottla cluster status --bootstrap broker-1:9092 --watch",
     ),
 )
 def status(
     data_dir: DataDirOption = DATA_DIR_DEFAULT,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON array of all nodes.")] = False,
+    bootstrap: Annotated[
+        str | None,
+        typer.Option(
+            "--bootstrap",
+            "-b",
+            metavar="HOST:PORT",
+            help="Ask this broker of any cluster instead; several are separated by commas.",
+            show_default=False,
+        ),
+    ] = None,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="With --bootstrap: again every 2 s, until Ctrl-C.")
+    ] = False,
+    as_json: Annotated[
+        bool,
+        typer.Option("--json", help="One JSON array of all nodes; with --bootstrap an object."),
+    ] = False,
 ) -> None:
     """Shows each node: its process, its role, and how its partitions are.
 
     The controller leads the metadata log. `under-replicated` counts the partitions that a node
     leads and of which not all replicas are in sync; `lag` the messages that it has not copied yet.
+
+    With --bootstrap any cluster is asked over the protocol: `out-of-sync` counts the replicas of a
+    node that are not in sync, `metadata-lag` the records of the metadata log that it lacks. A node
+    that is fenced is registered and does not serve. Exit code 1 if a partition has no leader.
     """
+    if bootstrap is not None:
+        _show_cluster(bootstrap, watch=watch, as_json=as_json)
+        return
+    if watch:
+        raise WrongUsage("--watch is for a cluster that --bootstrap names.")
     from ottla.cli.supervisor.home import Home
     from ottla.cli.supervisor.look import look
 
@@ -112,6 +141,28 @@ def status(
         output.write(f"[{', '.join(map(output.json_line, rows))}]\n".encode())
     else:
         output.show(rows, as_json=False)
+
+
+def _show_cluster(bootstrap: str, *, watch: bool, as_json: bool) -> None:
+    from ottla.cli.cluster_view import look
+
+    while True:
+        seen = look(bootstrap)
+        if as_json:
+            output.write(f"{output.json_line(seen)}\n".encode())
+        else:
+            if watch and sys.stdout.isatty():
+                output.write(CLEAR_SCREEN)
+            head = {name: value for name, value in seen.items() if name != "nodes"}
+            words = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in head.items())
+            output.write(f"{words}\n".encode())
+            output.show(seen["nodes"], as_json=False)
+        output.flush()
+        if not watch:
+            break
+        time.sleep(WATCH_S)
+    if seen["offline"]:
+        raise CommandFailed(f"{seen['offline']} partitions have no leader.")
 
 
 @app.command("kill", epilog=examples("ottla cluster kill 2 --data-dir ./cluster"))

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Final, TypeVar
+from typing import Annotated, Any, Final
 
 import typer
 
 from ottla.cli import output
+from ottla.cli.asking import ask
 from ottla.cli.clients import Cluster, on_cluster
 from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.help import examples
 from ottla.cli.options import JsonOption
-from ottla.client.blocking import Blocking
-from ottla.client.settings import SOFTWARE, ClientSettings
-from ottla.errors import ErrorCode, OttlaError, error_of
+from ottla.client.settings import SOFTWARE
+from ottla.errors import ErrorCode, error_of
 from ottla.wire.messages.api_versions import ApiVersionsRequest, ApiVersionsResponse
 from ottla.wire.messages.update_features import (
     FeatureUpdateKey,
     UpdateFeaturesRequest,
     UpdateFeaturesResponse,
 )
-from ottla.wire.schema import Message
-
-R = TypeVar("R", bound=Message)
 
 UPGRADE: Final = 1
 SAFE_DOWNGRADE: Final = 2
@@ -108,7 +105,7 @@ def _update(cluster: Cluster, wanted: dict[str, int], kind: int, dry_run: bool) 
         ],
         validate_only=dry_run,
     )
-    reply = _ask(cluster, request, UpdateFeaturesResponse)
+    reply = ask(cluster, request, UpdateFeaturesResponse)
     failures = [(reply.error_code, reply.error_message)]
     failures += [(result.error_code, result.error_message) for result in reply.results]
     for code, message in failures:
@@ -119,7 +116,7 @@ def _update(cluster: Cluster, wanted: dict[str, int], kind: int, dry_run: bool) 
 
 
 def _features(cluster: Cluster) -> ApiVersionsResponse:
-    return _ask(cluster, ApiVersionsRequest(SOFTWARE, "1"), ApiVersionsResponse)
+    return ask(cluster, ApiVersionsRequest(SOFTWARE, "1"), ApiVersionsResponse)
 
 
 def _rows(reply: ApiVersionsResponse) -> list[dict[str, Any]]:
@@ -134,16 +131,6 @@ def _rows(reply: ApiVersionsResponse) -> list[dict[str, Any]]:
         }
         for each in sorted(reply.supported_features, key=lambda each: each.name)
     ]
-
-
-def _ask(cluster: Cluster, request: Message, kind: type[R]) -> R:
-    """librdkafka does not speak of features."""
-    cluster.check_reachable()
-    try:
-        with Blocking(ClientSettings.from_kafka(cluster.settings)) as client:
-            return client.run(lambda it: it.ask_any(request, kind), cluster.timeout_s)
-    except OttlaError as error:
-        raise CommandFailed(str(error)) from error
 
 
 def register(root: typer.Typer) -> None:

@@ -53,8 +53,7 @@ def main(
         output.complain(error)
         return WRONG_USAGE
     except Exception as error:
-        if isinstance(error, SystemError) and isinstance(error.__cause__, KeyboardInterrupt):
-            # So it comes out of confluent-kafka when Ctrl-C meets one of its calls.
+        if _is_interrupted(error):
             return INTERRUPTED
         if "OTTLA_DEBUG" in os.environ:
             raise
@@ -66,6 +65,15 @@ def main(
             "please report it."
         )
         return FAILED
+
+
+def _is_interrupted(error: BaseException | None) -> bool:
+    """So it comes out of confluent-kafka when Ctrl-C meets one of its calls: as a SystemError, or
+    as what somebody made of that.
+    """
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__ or error.__context__
+    return error is not None
 
 
 def _start_again(wanted: StartAgain) -> NoReturn:

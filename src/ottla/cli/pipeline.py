@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -25,7 +26,9 @@ from ottla.cli.pipeline_run import (
     metrics_address,
     serving_metrics,
     spark_session,
+    split,
 )
+from ottla.cli.standby import StandbyOption, standing_by
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,6 +112,7 @@ def run_own_tests(
     sets: Sets = None,
     jars: Jars = None,
     packages: Packages = None,
+    standby: StandbyOption = None,
     verbose: Verbose = False,
 ) -> None:
     """Runs the file's own tests on Spark, without a broker; exit code 1 when one fails.
@@ -118,18 +122,19 @@ def run_own_tests(
     """
     read = _read(file, sets)
     _check_tests(read, name, file)
-    import_meanwhile("ottla.pipelines.cases.suite")
-    with (
-        failures_told(read),
-        spark_session(read, None, jars, packages, verbose, is_brief=True) as spark,
-    ):
-        from ottla.pipelines.cases.suite import run_tests
+    with standing_by(read, standby, jars=split(jars), is_alone=verbose or bool(packages)):
+        import_meanwhile("ottla.pipelines.cases.suite")
+        with (
+            failures_told(read),
+            spark_session(read, None, jars, packages, verbose, is_brief=True) as spark,
+        ):
+            from ottla.pipelines.cases.suite import run_tests
 
-        printer = Printer(read, as_json=False)
-        coloured = output.has_colours(sys.stdout)
-        passed = run_tests(spark, read, only=name, report=printer.words, coloured=coloured)
-    if not passed:
-        raise typer.Exit(FAILED)
+            printer = Printer(read, as_json=False)
+            coloured = output.has_colours(sys.stdout)
+            passed = run_tests(spark, read, only=name, report=printer.words, coloured=coloured)
+        if not passed:
+            raise typer.Exit(FAILED)
 
 
 def _check_tests(read: Pipeline, name: str | None, file: str) -> None:
@@ -159,6 +164,7 @@ def validate(
     jars: Jars = None,
     packages: Packages = None,
     as_json: JsonOption = False,
+    standby: StandbyOption = None,
     verbose: Verbose = False,
 ) -> None:
     """Checks keys, names, SQL and topics before any job starts; exit code 2 when one is wrong.
@@ -167,22 +173,27 @@ def validate(
     when a broker answers.
     """
     read = _read(file, sets, as_json=as_json)
-    topics = asking_broker(read)
-    import_meanwhile("ottla.pipelines.checks.validation")
-    with (
-        failures_told(read, as_json=as_json),
-        spark_session(read, None, jars, packages, verbose, is_brief=True) as spark,
-    ):
-        found = _problems(spark, read, topics)
+    with standing_by(read, standby, jars=split(jars), is_alone=verbose or bool(packages)):
+        topics = asking_broker(read)
+        import_meanwhile("ottla.pipelines.checks.validation")
+        with (
+            failures_told(read, as_json=as_json),
+            spark_session(read, None, jars, packages, verbose, is_brief=True) as spark,
+        ):
+            found = _problems(spark, read, topics)
+        _tell_problems(read, found, as_json=as_json)
+    if not as_json:
+        output.say(f"{file} is valid: {_held(read)}.")
+
+
+def _tell_problems(read: Pipeline, found: Sequence[Problem], *, as_json: bool) -> None:
     printer = Printer(read, as_json=as_json)
     for problem in found:
         printer.problem(problem)
     wrong = sum(not problem.is_note for problem in found)
     if wrong:
-        output.complain(f"{file} has {_count(wrong, 'problem')}.")
+        output.complain(f"{read.file} has {_count(wrong, 'problem')}.")
         raise typer.Exit(WRONG_USAGE)
-    if not as_json:
-        output.say(f"{file} is valid: {_held(read)}.")
 
 
 def _problems(spark: SparkSession, read: Pipeline, topics: Topics) -> list[Problem]:
@@ -258,6 +269,7 @@ def run(
         bool,
         typer.Option("--json", help="One JSON object per line, as when the output is no terminal."),
     ] = False,
+    standby: StandbyOption = None,
     verbose: Verbose = False,
 ) -> None:
     """Runs the pipeline until Ctrl-C, which finishes the batch; a second one does not.
@@ -273,35 +285,39 @@ def run(
     archive = environment_of(read, environment, master)
     if not read.sinks:
         raise WrongUsage(f"{file} has no sinks, so there is nothing to run; add one below `sinks`.")
-    printer = Printer(read, as_json=as_json or not sys.stdout.isatty())
-    topics = asking_broker(read)
-    import_meanwhile("ottla.pipelines.running.run", "ottla.pipelines.checks.validation")
-    with (
-        failures_told(read),
-        serving_metrics(read, address) as counters,
-        spark_session(
-            read, master, jars, packages, verbose, archive, checkpoint=directory
-        ) as spark,
-        Stopping() as stopping,
+    is_alone = verbose or bool(packages) or earlier is not None
+    with standing_by(
+        read, standby, master=master, jars=split(jars), is_alone=is_alone, checkpoint=directory
     ):
-        from ottla.pipelines.checks.validation import flow_problems
-        from ottla.pipelines.running.run import run as run_all
+        printer = Printer(read, as_json=as_json or not sys.stdout.isatty())
+        topics = asking_broker(read)
+        import_meanwhile("ottla.pipelines.running.run", "ottla.pipelines.checks.validation")
+        with (
+            failures_told(read),
+            serving_metrics(read, address) as counters,
+            spark_session(
+                read, master, jars, packages, verbose, archive, checkpoint=directory
+            ) as spark,
+            Stopping() as stopping,
+        ):
+            from ottla.pipelines.checks.validation import flow_problems
+            from ottla.pipelines.running.run import run as run_all
 
-        run_all(
-            spark,
-            read,
-            checkpoint=directory,
-            once=once,
-            report=printer.report,
-            stop=stopping.stop,
-            stop_now=stopping.stop_now,
-            metrics=counters,
-            earlier=earlier,
-            check=lambda flows: flow_problems(read, flows, topics),
-        )
-    printer.check_reader()
-    if stopping.exit_code:
-        raise typer.Exit(stopping.exit_code)
+            run_all(
+                spark,
+                read,
+                checkpoint=directory,
+                once=once,
+                report=printer.report,
+                stop=stopping.stop,
+                stop_now=stopping.stop_now,
+                metrics=counters,
+                earlier=earlier,
+                check=lambda flows: flow_problems(read, flows, topics),
+            )
+        printer.check_reader()
+        if stopping.exit_code:
+            raise typer.Exit(stopping.exit_code)
 
 
 # ------------------------------------------------------------------------------------- repair
@@ -417,6 +433,50 @@ def pack(
         output.say("Packing …")
         size = pack_environment(Path(prefix or sys.prefix), Path(archive))
         output.say(f"{archive} holds {prefix or sys.prefix} in {figures.size(size)}.")
+
+
+# --------------------------------------------------------------------------------------- warm
+
+
+@app.command(
+    "warm",
+    epilog=examples(
+        "ottla pipeline warm shop.yaml",
+        "ottla pipeline warm shop.yaml --minutes 60",
+        "ottla pipeline warm --end",
+    ),
+)
+def warm(
+    file: Annotated[
+        str | None,
+        typer.Argument(metavar="FILE", help="For which pipeline.", show_default=False),
+    ] = None,
+    sets: Sets = None,
+    master: Master = None,
+    jars: Jars = None,
+    minutes: Annotated[
+        float, typer.Option(metavar="N", help="How long it stands by when nobody uses it.", min=0)
+    ] = 10,
+    end: Annotated[bool, typer.Option("--end", help="Let the one that stands by go.")] = False,
+) -> None:
+    """Starts a Spark that stands by for the next `test`, `validate` or `run` of this file.
+
+    At a terminal every such command leaves one for the next, and OTTLA_STANDBY=off keeps them from
+    it; elsewhere they use one with --standby or OTTLA_STANDBY=on. Each is used once, and there is
+    one at a time.
+    """
+    if end == (file is not None):
+        raise WrongUsage("Say for which FILE, or --end.")
+    with failures_told(None):
+        from ottla.cli import standby
+
+        if file is None:
+            output.say("It has gone." if standby.end() else "None stands by.")
+            return
+        read = _read(file, sets)
+        output.say("Spark is starting …")
+        standby.warm(read, split(jars), master, minutes * 60)
+        output.say(f"A Spark stands by for {file}; it goes after {minutes:g} minutes.")
 
 
 # ------------------------------------------------------------------------------------ prepare

@@ -20,6 +20,7 @@ from ottla.cli import output
 from ottla.cli.failures import INTERRUPTED, CommandFailed, ReaderGone, StartAgain, WrongUsage
 from ottla.pipelines.language.problems import BadPipeline, PipelineFailed, Problem
 from ottla.pipelines.language.secrets import redact
+from ottla.pipelines.launch.standby.held import UnfitSpark
 from ottla.pipelines.running.lost_spark import Earlier, SparkLost, end_java, stop_session
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ METRICS_HOST: Final = "127.0.0.1"
 # From a process that has lost its Spark to the one that takes up its command.
 EARLIER: Final = "_OTTLA_PIPELINE_RUN"
 METRICS_PORT: Final = "_OTTLA_METRICS_PORT"
+# From one that had another Spark than its command wants.
+UNFIT: Final = "_OTTLA_UNFIT_SPARK"
 # Which extra brings a package that is not there.
 EXTRAS: Final[Mapping[str, str]] = {
     **dict.fromkeys(
@@ -179,6 +182,8 @@ def failures_told(
     except SparkLost as lost:
         variables = {EARLIER: lost.earlier.to_json()}
         raise StartAgain(redact(str(lost), secrets), variables) from lost
+    except UnfitSpark as unfit:
+        raise StartAgain(str(unfit), {UNFIT: "1"}) from unfit
     except PipelineFailed as failed:
         raise CommandFailed(redact(str(failed), secrets)) from failed
     except ModuleNotFoundError as missing:
@@ -211,15 +216,16 @@ def spark_session(
     """Stopped in the end; a brief command on this machine leaves that to the JVM, which stops
     when its Python is gone."""
     from ottla.pipelines.launch.session import is_local, prepare_next, start_session
+    from ottla.pipelines.launch.standby.held import is_holding
 
-    if sys.stderr.isatty():
+    if sys.stderr.isatty() and not is_holding():
         output.say("Spark is starting …")
     with _undisturbed():
         spark = start_session(
             pipeline,
             master=master,
-            jars=_split(jars),
-            packages=_split(packages),
+            jars=split(jars),
+            packages=split(packages),
             archive=archive,
             checkpoint=checkpoint,
             verbose=verbose,
@@ -302,7 +308,7 @@ def _undisturbed() -> Iterator[None]:
         raise typer.Exit(0)
 
 
-def _split(given: Sequence[str] | None) -> tuple[str, ...]:
+def split(given: Sequence[str] | None) -> tuple[str, ...]:
     """`--jars a,b --jars c`, as with spark-submit and as with our other options."""
     texts = (text.strip() for each in given or () for text in each.split(","))
     return tuple(text for text in texts if text)

@@ -13,10 +13,12 @@ import os
 import shutil
 import sys
 from collections.abc import Sequence
+from socket import gethostname
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.cli.failures import FAILED, WRONG_USAGE, CommandFailed, WrongUsage
 from ottla.config import idle_names, load, wants_json_log
+from ottla.config.workers import WORKERS_DIRECTORY, worker_config, worker_directory, worker_id
 from ottla.errors import InvalidConfig, OttlaError
 
 if TYPE_CHECKING:
@@ -47,6 +49,10 @@ class Invocation(NamedTuple):
     die_with_parent: bool
     # What is not formatted yet becomes this cluster's: for programs that start several nodes.
     cluster_id: str | None = None
+    # How many brokers of this host, or `auto`.
+    workers: str | None = None
+    # Which of them this process is.
+    worker: int | None = None
 
 
 def parse(arguments: Sequence[str]) -> Invocation | None:
@@ -55,7 +61,8 @@ def parse(arguments: Sequence[str]) -> Invocation | None:
     sets: list[str] = []
     flags: dict[str, str] = {}
     ready_fd: int | None = None
-    cluster_id: str | None = None
+    worker: int | None = None
+    texts: dict[str, str] = {}
     die_with_parent = False
     remaining = iter(arguments)
     for argument in remaining:
@@ -78,14 +85,25 @@ def parse(arguments: Sequence[str]) -> Invocation | None:
             sets.append(given)
         elif option == "--ready-fd" and given.isdecimal():
             ready_fd = int(given)
-        elif option == "--cluster-id":
-            cluster_id = given
+        elif option == "--worker" and given.isdecimal():
+            worker = int(given)
+        elif option in ("--cluster-id", "--workers"):
+            texts[option] = given
         else:
             return None
     if len(files) > 1:
         return None
     file = files[0] if files else None
-    return Invocation(file, tuple(sets), flags, ready_fd, die_with_parent, cluster_id)
+    return Invocation(
+        file,
+        tuple(sets),
+        flags,
+        ready_fd,
+        die_with_parent,
+        texts.get("--cluster-id"),
+        texts.get("--workers"),
+        worker,
+    )
 
 
 def serve(invocation: Invocation) -> int:
@@ -122,19 +140,70 @@ def _serve(invocation: Invocation) -> int:
 
         end_with_parent()
     from ottla.broker import logs
-    from ottla.broker.process import run
 
     logs.configure(config.log_level, config.log_format)
     idle = idle_names(origins)
-    if idle:
+    if idle and invocation.worker is None:
         logger.warning("%s", without_effect(idle))
     _check_directories(config.log_dirs)
+    if invocation.worker is not None:
+        return _serve_one(invocation, worker_config(config, invocation.worker, gethostname()))
+    workers = worker_count(invocation.workers)
+    _check_left_out(config, workers)
+    if workers is None:
+        return _serve_one(invocation, config)
+    from ottla.cli.supervisor.workers import run_workers
+
+    return run_workers(invocation, config, workers)
+
+
+def worker_count(text: str | None) -> int | None:
+    """What --workers asks for; None where it was not given."""
+    if text is None:
+        return None
+    if text == "auto":
+        return cores()
+    if not text.isdecimal():
+        raise WrongUsage(f"--workers {text} is no number; give how many, or auto: one per core.")
+    return int(text)
+
+
+def cores() -> int:
+    """Those that this process may use."""
+    if sys.platform == "linux":
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _check_left_out(config: BrokerConfig, workers: int | None) -> None:
+    """Whoever leaves out a worker that has data takes its partitions offline."""
+    for path in config.log_dirs:
+        last = max(_workers_in(path), default=1)
+        if last > (workers or 1):
+            raise CommandFailed(
+                f"{path} has data of worker {last}, which is node "
+                f"{worker_id(config.node_id, last)}: start with --workers {last}; or have other "
+                f"nodes take over what it has, and then remove {worker_directory(path, last)}."
+            )
+
+
+def _workers_in(path: str) -> list[int]:
+    try:
+        names = os.listdir(os.path.join(path, WORKERS_DIRECTORY))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    return [int(name) for name in names if name.isdecimal()]
+
+
+def _serve_one(invocation: Invocation, config: BrokerConfig) -> int:
+    from ottla.broker.process import run
+
     if invocation.cluster_id is not None:
         _format(config, invocation.cluster_id)
 
     def announce(info: ReadyInfo) -> None:
         if invocation.ready_fd is not None:
-            _report_ready(invocation.ready_fd, info)
+            report_ready(invocation.ready_fd, info.kafka, info.http, info.data_dir)
         elif config.log_format == "json":
             http = f", health and metrics on {info.http}" if info.http else ""
             logger.info("ready on %s%s, data in %s", info.kafka, http, info.data_dir)
@@ -204,16 +273,11 @@ def _greet(info: ReadyInfo) -> None:
     print("\n".join(lines), file=sys.stderr, flush=True)
 
 
-def _report_ready(ready_fd: int, info: ReadyInfo) -> None:
+def report_ready(ready_fd: int, bootstrap: str, http: str | None, data_dir: str) -> None:
     """One line of JSON for a program that waits for it."""
     import json
 
-    line = {
-        "bootstrap": info.kafka,
-        "http": info.http,
-        "data_dir": info.data_dir,
-        "pid": os.getpid(),
-    }
+    line = {"bootstrap": bootstrap, "http": http, "data_dir": data_dir, "pid": os.getpid()}
     try:
         os.write(ready_fd, json.dumps(line).encode() + b"\n")
         os.close(ready_fd)

@@ -74,6 +74,16 @@ Sets = Annotated[
 ]
 
 
+Workers = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N",
+        help="Run N brokers on this host, or auto: one per core.",
+        show_default=False,
+    ),
+]
+
+
 def start(
     config_file: ConfigFile = None,
     data_dir: DataDirs = None,
@@ -81,17 +91,23 @@ def start(
     advertise: Advertise = None,
     http: HttpListen = None,
     node_id: NodeId = None,
+    workers: Workers = None,
     sets: Sets = None,
     log_level: LogLevel = None,
     log_format: LogFormat = None,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     die_with_parent: Annotated[bool, typer.Option("--die-with-parent", hidden=True)] = False,
     cluster_id: Annotated[str | None, typer.Option(hidden=True)] = None,
+    worker: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Starts a broker and serves until Ctrl-C or SIGTERM.
 
     Settings have Kafka's names. A flag wins over --set, that over OTTLA_* in the
     environment (OTTLA_NUM_PARTITIONS is num.partitions), that over the file.
+
+    A broker uses one core. With --workers several run on this host, each a node of its own. All
+    accept clients at the given port, and worker K has that port + 10 * K for itself and the number
+    node.id + 1000 * (K - 1). One that dies is started again.
     """
     given = {
         "--data-dir": ",".join(data_dir) if data_dir else None,
@@ -109,7 +125,18 @@ def start(
     }
     given_sets = tuple(sets or ())
     raise typer.Exit(
-        serve(Invocation(config_file, given_sets, flags, ready_fd, die_with_parent, cluster_id))
+        serve(
+            Invocation(
+                config_file,
+                given_sets,
+                flags,
+                ready_fd,
+                die_with_parent,
+                cluster_id,
+                workers,
+                worker,
+            )
+        )
     )
 
 
@@ -121,6 +148,7 @@ def register(root: typer.Typer) -> None:
             "ottla start --data-dir /var/lib/ottla --listen 127.0.0.1:9092",
             "ottla start --data-dir /disk-1/ottla --data-dir /disk-2/ottla",
             "ottla start node.toml --set num.partitions=3",
+            "ottla start node.toml --workers auto",
             "ottla start --listen 0.0.0.0:9092 --advertise broker-1.example.org:9092",
         ),
     )(start)

@@ -163,22 +163,29 @@ class Connection(asyncio.BufferedProtocol):
         self, request: Message, version: int, timeout_s: float | None
     ) -> memoryview:
         limit_s = self._settings.request_timeout_s if timeout_s is None else timeout_s
+        reply: asyncio.Future[memoryview] = self._loop.create_future()
+        # Between nodes each batch is such an exchange: `asyncio.timeout` costs three times this.
+        timer = self._loop.call_later(limit_s, self._no_answer, request, reply, limit_s)
         try:
-            async with asyncio.timeout(limit_s):
-                await self._room.acquire()
-                try:
-                    self._check_open()
-                    waiter = _Waiter(self._send(request, version), self._loop.create_future())
-                except BaseException:
-                    self._room.release()
-                    raise
-                self._waiters.append(waiter)
-                return await waiter.reply
-        except TimeoutError:
+            await self._room.acquire()
+            try:
+                self._check_open()
+                waiter = _Waiter(self._send(request, version), reply)
+            except BaseException:
+                self._room.release()
+                raise
+            self._waiters.append(waiter)
+            return await reply
+        finally:
+            timer.cancel()
+
+    def _no_answer(
+        self, request: Message, reply: asyncio.Future[memoryview], limit_s: float
+    ) -> None:
+        """Replies come in order, so without this one there are none: everybody's request fails."""
+        if not reply.done():
             name = type(request).__name__.removesuffix("Request")
-            failure = NoAnswer(f"{self.address} has not answered {name} in {limit_s:g} s")
-            self._break(failure)
-            raise failure from None
+            self._break(NoAnswer(f"{self.address} has not answered {name} in {limit_s:g} s"))
 
     def _send(self, request: Message, version: int) -> int:
         assert self._transport is not None

@@ -7,7 +7,7 @@ take Kafka's requests and answer with Kafka's responses; the rules are in the mo
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Final
 
 from ottla.cluster import (
@@ -17,6 +17,7 @@ from ottla.cluster import (
     directories,
     features,
     in_sync,
+    reassignments,
     registrations,
     requested_elections,
     topics,
@@ -24,6 +25,7 @@ from ottla.cluster import (
 from ottla.cluster.configs import MIN_INSYNC_REPLICAS, BrokerLayers, describe_topic
 from ottla.cluster.elections import UNCLEAN, Rules, unclean_elections
 from ottla.cluster.framing import decode_record, encode_record
+from ottla.cluster.homecoming import Homecoming
 from ottla.cluster.image import NO_BROKER_EPOCH, MetadataImage
 from ottla.cluster.membership import Membership
 from ottla.config import BrokerConfig
@@ -38,6 +40,7 @@ from ottla.wire.messages.allocate_producer_ids import (
     AllocateProducerIdsResponse,
 )
 from ottla.wire.messages.alter_partition import AlterPartitionRequest
+from ottla.wire.messages.alter_partition_reassignments import AlterPartitionReassignmentsRequest
 from ottla.wire.messages.assign_replicas_to_dirs import AssignReplicasToDirsRequest
 from ottla.wire.messages.broker_heartbeat import BrokerHeartbeatRequest
 from ottla.wire.messages.broker_registration import BrokerRegistrationRequest
@@ -64,6 +67,7 @@ from ottla.wire.messages.delete_topics import (
     DeleteTopicState,
 )
 from ottla.wire.messages.elect_leaders import ElectLeadersRequest
+from ottla.wire.messages.list_partition_reassignments import ListPartitionReassignmentsRequest
 from ottla.wire.messages.metadata_records import ConfigRecord, ProducerIdsRecord
 from ottla.wire.messages.unregister_broker import UnregisterBrokerRequest
 from ottla.wire.messages.update_features import (
@@ -98,6 +102,7 @@ class Controller:
         # What is told of a new topic without settings of its own: the same for all of them.
         self._plain_configs: list[CreatableTopicConfigs] | None = None
         self._membership = Membership(config.node_id, cluster_id, session_timeout_ms)
+        self._homecoming = Homecoming(config.node_id)
         # Those that this controller has decided on.
         self.unclean_elections = 0
 
@@ -116,18 +121,29 @@ class Controller:
 
     def loaded(self, now: Now) -> None:
         self._membership.loaded(self.image, now)
+        self._homecoming.begin(self._rules(), now.steady_ms)
 
     def next_deadline_ms(self) -> int | None:
-        return self._membership.next_deadline_ms(self.image)
+        deadlines = (
+            self._membership.next_deadline_ms(self.image),
+            self._homecoming.next_deadline_ms(self.image),
+        )
+        return min((each for each in deadlines if each is not None), default=None)
 
     def on_deadline(self, now: Now) -> Decision[Message]:
-        """Fences who is silent, and moves some of the partitions that have to be moved."""
-        return self._counted(self._membership.on_deadline(self._rules(), now))
+        """Fences who is silent, and moves some of the leaders that have to be moved."""
+        rules = self._rules()
+        decision = self._membership.on_deadline(rules, now)
+        if not decision.records:
+            # Else they would both decide of the same partitions.
+            decision.records += self._homecoming.step(rules, now.steady_ms)
+        return self._counted(decision)
 
     def abandon(self) -> list[Ticket]:
         self.image = MetadataImage()
         self._producer_ids = range(0)
         self._plain_configs = None
+        self._homecoming.abandon()
         return self._membership.abandon()
 
     def _rules(self) -> Rules:
@@ -329,6 +345,17 @@ class Controller:
         records, response = requested_elections.elect(self._rules(), request)
         return self._counted(_decision(records, ticket, response))
 
+    def alter_partition_reassignments(
+        self, request: AlterPartitionReassignmentsRequest, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        records, response = reassignments.alter(self._rules(), request)
+        return self._counted(_decision(records, ticket, response))
+
+    def list_partition_reassignments(
+        self, request: ListPartitionReassignmentsRequest, now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        return _decision([], ticket, reassignments.listed(self.image, request))
+
     def assign_replicas_to_dirs(
         self, request: AssignReplicasToDirsRequest, now: Now, ticket: Ticket
     ) -> Decision[Message]:
@@ -349,11 +376,10 @@ class Controller:
         return _decision([record], ticket, response)
 
     def update_features(
-        self, request: UpdateFeaturesRequest, now: Now, ticket: Ticket
+        self, request: UpdateFeaturesRequest, voters: Collection[int], now: Now, ticket: Ticket
     ) -> Decision[Message]:
         """All of the request or nothing."""
         records: list[Message] = []
-        voters = [voter.node_id for voter in self._config.voters()]
         for wanted in request.feature_updates:
             records += features.changed(self.image, voters, wanted)
         self._membership.look_again(self.image)

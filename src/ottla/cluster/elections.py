@@ -18,7 +18,6 @@ from ottla.cluster.directories import is_reserved
 from ottla.cluster.features import has_eligible_leaders
 from ottla.cluster.image import (
     NO_LEADER_CHANGE,
-    NO_RECOVERY_CHANGE,
     RECOVERED,
     RECOVERING,
     BrokerImage,
@@ -26,6 +25,7 @@ from ottla.cluster.image import (
     PartitionImage,
     TopicImage,
 )
+from ottla.cluster.moves import moved, route_of
 from ottla.config import TOPIC_SETTINGS, BrokerConfig
 from ottla.errors import InvalidConfig
 from ottla.types import NO_NODE
@@ -50,6 +50,10 @@ class Terms(NamedTuple):
     allows_unclean: bool
     has_eligible: bool
 
+    def are_enough(self, isr: Collection[int], partition: PartitionImage) -> bool:
+        """Whether a leader with these in sync acknowledges; it counts by the same rule."""
+        return len(isr) >= min(self.min_isr, len(partition.replicas))
+
     @property
     def election(self) -> Election:
         return Election.UNCLEAN if self.allows_unclean else Election.ONLINE
@@ -67,7 +71,7 @@ class Rules:
         overrides = self.image.topic_configs(topic.name)
         min_isr: int = _own(overrides, MIN_INSYNC_REPLICAS, self.config.min_insync_replicas)
         allows_unclean: bool = _own(overrides, UNCLEAN, self.config.unclean_leader_election_enable)
-        return Terms(min(min_isr, topic.replication_factor), allows_unclean, self._has_eligible)
+        return Terms(min_isr, allows_unclean, self._has_eligible)
 
 
 def _own(overrides: Mapping[str, str], name: str, inherited: T) -> T:
@@ -123,8 +127,9 @@ def settled(
     topic_id: bytes, index: int, partition: PartitionImage, standing: Standing, terms: Terms
 ) -> PartitionChangeRecord | None:
     """The change that a partition needs, if any, as the brokers now are."""
-    is_outdated = bool(partition.recovery.eligible) and len(partition.isr) >= terms.min_isr
-    if standing.is_settled(partition) and not is_outdated:
+    is_outdated = bool(partition.recovery.eligible) and terms.are_enough(partition.isr, partition)
+    has_arrived = route_of(partition).arrived(partition.isr) is not None
+    if standing.is_settled(partition) and not is_outdated and not has_arrived:
         return None
     isr = [replica for replica in partition.isr if standing.can_serve(replica, partition)]
     if not isr and not terms.has_eligible:
@@ -143,12 +148,17 @@ def changed(
     isr: Sequence[int],
     election: Election,
     is_recovering: bool | None = None,
+    aim: PartitionImage | None = None,
 ) -> PartitionChangeRecord | None:
-    """The record that makes `isr` the in-sync replicas and elects a leader where one is needed."""
+    """The record that makes `isr` the in-sync replicas and elects a leader where one is needed.
+
+    `aim` is the partition with other replicas, where those are to change. One that moves has
+    arrived with the first change that has everybody in sync who stays.
+    """
     record = PartitionChangeRecord(partition_id=index, topic_id=topic_id)
-    isr = list(isr)
-    eligible = _eligible(partition, standing, terms, isr)
-    leader, is_unclean = _elected(partition, standing, election, isr, eligible)
+    aim, isr = _arrived(partition if aim is None else aim, isr)
+    eligible = _eligible(aim, standing, terms, isr)
+    leader, is_unclean = _elected(aim, standing, election, isr, eligible)
     before = partition.recovery
     if is_recovering is not None and is_recovering != before.is_recovering:
         record.leader_recovery_state = RECOVERING if is_recovering else RECOVERED
@@ -161,6 +171,10 @@ def changed(
         elif leader in eligible:
             isr = [leader]
             eligible.remove(leader)
+        aim, isr = _arrived(aim, isr)
+    elif not set(partition.replicas) <= set(aim.replicas):
+        # What is under way from a replica that is gone must not count, should it come back.
+        record.leader = leader
     if tuple(isr) != partition.isr:
         record.isr = isr
     if tuple(eligible) != before.eligible:
@@ -170,16 +184,34 @@ def changed(
             record.last_known_elr = [partition.leader]
         elif leader != NO_NODE and before.last_known:
             record.last_known_elr = []
+    _tell_replicas(record, partition, aim)
     return None if _says_nothing(record) else record
 
 
+def _arrived(partition: PartitionImage, isr: Sequence[int]) -> tuple[PartitionImage, list[int]]:
+    """The partition at the end of its way, if these in-sync replicas are what it waits for."""
+    end = route_of(partition).arrived(isr)
+    if end is None:
+        return partition, list(isr)
+    return moved(partition, end), [node for node in isr if node in end.replicas]
+
+
+def _tell_replicas(
+    record: PartitionChangeRecord, before: PartitionImage, after: PartitionImage
+) -> None:
+    if after.replicas != before.replicas:
+        record.replicas = list(after.replicas)
+    if after.directories != before.directories:
+        record.directories = list(after.directories)
+    if after.moving.adding != before.moving.adding:
+        record.adding_replicas = list(after.moving.adding)
+    if after.moving.removing != before.moving.removing:
+        record.removing_replicas = list(after.moving.removing)
+
+
 def _says_nothing(record: PartitionChangeRecord) -> bool:
-    return (
-        record.leader == NO_LEADER_CHANGE
-        and record.isr is None
-        and record.eligible_leader_replicas is None
-        and record.last_known_elr is None
-        and record.leader_recovery_state == NO_RECOVERY_CHANGE
+    return record == PartitionChangeRecord(
+        partition_id=record.partition_id, topic_id=record.topic_id
     )
 
 
@@ -187,10 +219,10 @@ def _eligible(
     partition: PartitionImage, standing: Standing, terms: Terms, isr: Sequence[int]
 ) -> list[int]:
     """Who has everything that was acknowledged and is not in sync: told while those are few."""
-    if not terms.has_eligible or len(isr) >= terms.min_isr:
+    if not terms.has_eligible or terms.are_enough(isr, partition):
         return []
     # Since the minimum was lowered, more may be committed than those who were eligible have.
-    known = partition.recovery.eligible if len(partition.isr) < terms.min_isr else ()
+    known = () if terms.are_enough(partition.isr, partition) else partition.recovery.eligible
     had_everything = {*partition.isr, *known}
     others = [node for node in partition.replicas if node in had_everything and node not in isr]
     trusted = [node for node in others if node not in standing.distrusted]

@@ -1,7 +1,7 @@
 """Levels of features that hold for the whole cluster (KIP-584), written in the metadata log.
 
-There is one so far: `metadata.version` says what its records may be. Groups of KIP-848
-(`group.version`) and transactions (`transaction.version`) get theirs when they are there.
+Of those that records tell there is one so far: `metadata.version` says what they may be. Groups of
+KIP-848 (`group.version`) and transactions (`transaction.version`) get theirs when they are there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,9 @@ from ottla.wire.messages.metadata_records import FeatureLevelRecord
 from ottla.wire.messages.update_features import FeatureUpdateKey
 
 METADATA_VERSION: Final = "metadata.version"
+# Whether the voters of the metadata log are records in it (KIP-853). Its level is no record like
+# others: the quorum writes it.
+KRAFT_VERSION: Final = "kraft.version"
 
 
 class Levels(NamedTuple):
@@ -31,6 +34,7 @@ BEGINNING: Final = {METADATA_VERSION: 21}
 # 4.0-IV1: partitions have eligible leader replicas (KIP-966).
 ELIGIBLE_LEADERS: Final = 23
 SUPPORTED: Final = {METADATA_VERSION: Levels(21, ELIGIBLE_LEADERS)}
+KRAFT_VERSIONS: Final = Levels(0, 1)
 # Where new kinds of records came, so that what is written since cannot be read at a lower level.
 RECORDS_CHANGED: Final = (ELIGIBLE_LEADERS,)
 
@@ -59,7 +63,8 @@ def changed(
     name, level, now = wanted.feature, wanted.max_version_level, image.features.get(wanted.feature)
     supported = SUPPORTED.get(name)
     if supported is None:
-        raise InvalidUpdateVersion(f"There is no feature {name}; there is {', '.join(SUPPORTED)}.")
+        known = ", ".join((*SUPPORTED, KRAFT_VERSION))
+        raise InvalidUpdateVersion(f"There is no feature {name}; there is {known}.")
     now = BEGINNING[name] if now is None else now
     if not supported.first <= level <= supported.last:
         raise InvalidUpdateVersion(
@@ -71,6 +76,23 @@ def changed(
         raise InvalidUpdateVersion(f"{name} is at {now}: {level} would not lower but raise it.")
     _check_nodes(image, voters, name, level)
     return [] if level == now else [FeatureLevelRecord(name=name, feature_level=level)]
+
+
+def is_raised_quorum(now: int, wanted: FeatureUpdateKey) -> bool:
+    """Whether kraft.version has to be raised; its records cannot be taken back."""
+    level = wanted.max_version_level
+    if not KRAFT_VERSIONS.first <= level <= KRAFT_VERSIONS.last:
+        raise InvalidUpdateVersion(
+            f"{KRAFT_VERSION} is at {now} and can be raised to {KRAFT_VERSIONS.last}, not set to "
+            f"{level}."
+        )
+    if level < now:
+        raise InvalidUpdateVersion(f"{KRAFT_VERSION} is at {now} and cannot be lowered.")
+    if level > now and _direction(wanted) is not Direction.RAISE:
+        raise InvalidUpdateVersion(
+            f"{KRAFT_VERSION} is at {now}: {level} would not lower but raise it."
+        )
+    return level > now
 
 
 def _direction(wanted: FeatureUpdateKey) -> Direction:

@@ -1,6 +1,6 @@
 """More replicas for the broker's own topics when nodes come.
 
-Such a topic is created on as many brokers as there are; a cluster that begins with one node and
+Such a topic is created on as many hosts as there are; a cluster that begins with one node and
 becomes three has its groups' offsets on three, without anybody asking.
 """
 
@@ -10,7 +10,8 @@ from collections import Counter
 
 from ottla.cluster.directories import UNASSIGNED_DIRECTORY, default_directory
 from ottla.cluster.elections import Rules, Standing
-from ottla.cluster.image import MetadataImage, TopicImage
+from ottla.cluster.image import NOT_MOVING, MetadataImage, TopicImage
+from ottla.cluster.placement import host_of
 from ottla.types import OFFSETS_TOPIC
 from ottla.wire.messages.metadata_records import PartitionChangeRecord
 
@@ -20,19 +21,24 @@ def grown(rules: Rules, standing: Standing, topic: TopicImage) -> list[Partition
     if topic.name != OFFSETS_TOPIC:
         return []
     image = rules.image
-    wanted = min(rules.config.offsets_topic_replication_factor, len(standing.active))
+    hosts = {host_of(image.brokers[node]) for node in standing.active}
+    wanted = min(rules.config.offsets_topic_replication_factor, len(hosts))
     load = Counter(node for partition in topic.partitions.values() for node in partition.replicas)
     records = []
     for index, partition in topic.partitions.items():
-        if len(partition.replicas) >= wanted:
+        if len(partition.replicas) >= wanted or partition.moving != NOT_MOVING:
             continue
         replicas, directories = list(partition.replicas), list(partition.directories)
         directories += [UNASSIGNED_DIRECTORY] * (len(replicas) - len(directories))
         while len(replicas) < wanted:
             node_id = _next_replica(image, standing, load, replicas)
+            if node_id is None:
+                break
             load[node_id] += 1
             replicas.append(node_id)
             directories.append(default_directory(image.brokers[node_id]))
+        if len(replicas) == len(partition.replicas):
+            continue
         records.append(
             PartitionChangeRecord(
                 partition_id=index, topic_id=topic.id, replicas=replicas, directories=directories
@@ -43,10 +49,15 @@ def grown(rules: Rules, standing: Standing, topic: TopicImage) -> list[Partition
 
 def _next_replica(
     image: MetadataImage, standing: Standing, load: Counter[int], present: list[int]
-) -> int:
-    """A rack that is not there yet comes first, then whoever has the fewest."""
-    racks = {image.brokers[node].rack for node in present if node in image.brokers}
+) -> int | None:
+    """A rack that is not there yet comes first, then whoever has the fewest; never a host twice."""
+    known = [image.brokers[node] for node in present if node in image.brokers]
+    racks, hosts = {broker.rack for broker in known}, {host_of(broker) for broker in known}
+    free = (
+        node
+        for node in standing.active
+        if node not in present and host_of(image.brokers[node]) not in hosts
+    )
     return min(
-        (node for node in standing.active if node not in present),
-        key=lambda node: (image.brokers[node].rack in racks, load[node], node),
+        free, key=lambda node: (image.brokers[node].rack in racks, load[node], node), default=None
     )

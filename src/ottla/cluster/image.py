@@ -68,6 +68,18 @@ RECOVERING: Final = 1
 NO_RECOVERY_CHANGE: Final = -1
 
 
+class Moving(NamedTuple):
+    """A partition on its way to other brokers (KIP-455); who is in both only passes through."""
+
+    adding: tuple[int, ...] = ()
+    """The replicas that were none before: they go when the move is cancelled."""
+    removing: tuple[int, ...] = ()
+    """The replicas that go when the move is complete."""
+
+
+NOT_MOVING: Final = Moving()
+
+
 class PartitionImage(NamedTuple):
     leader: int
     leader_epoch: LeaderEpoch
@@ -77,6 +89,12 @@ class PartitionImage(NamedTuple):
     directories: tuple[bytes, ...] = ()
     """By replica the id of the data directory it lies in (KIP-858); reserved ids are none."""
     recovery: Recovery = NO_RECOVERY
+    moving: Moving = NOT_MOVING
+
+    @property
+    def replication_factor(self) -> int:
+        """How many replicas it has once it is where it is to be."""
+        return len(self.replicas) - len(self.moving.removing)
 
 
 class TopicImage:
@@ -95,7 +113,7 @@ class TopicImage:
 
     @property
     def replication_factor(self) -> int:
-        return len(self.partitions[0].replicas)
+        return self.partitions[0].replication_factor
 
     def __eq__(self, other: object) -> bool:
         return (
@@ -249,7 +267,11 @@ class MetadataImage:
                 tuple(record.last_known_elr or ()),
                 record.leader_recovery_state == RECOVERING,
             ),
+            moving=self._moving(tuple(record.adding_replicas), tuple(record.removing_replicas)),
         )
+
+    def _moving(self, adding: tuple[int, ...], removing: tuple[int, ...]) -> Moving:
+        return Moving(adding, removing) if adding or removing else NOT_MOVING
 
     def _recovery(
         self, eligible: tuple[int, ...], last_known: tuple[int, ...], is_recovering: bool
@@ -285,7 +307,16 @@ class MetadataImage:
                 else self._shared(record.directories)
             ),
             recovery=self._changed_recovery(before.recovery, record),
+            moving=self._changed_moving(before.moving, record),
         )
+
+    def _changed_moving(self, before: Moving, record: PartitionChangeRecord) -> Moving:
+        adding, removing = before
+        if record.adding_replicas is not None:
+            adding = tuple(record.adding_replicas)
+        if record.removing_replicas is not None:
+            removing = tuple(record.removing_replicas)
+        return self._moving(adding, removing)
 
     def _changed_recovery(self, before: Recovery, record: PartitionChangeRecord) -> Recovery:
         eligible, last_known, is_recovering = before

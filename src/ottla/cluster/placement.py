@@ -2,9 +2,10 @@
 
 The brokers stand in a ring in which neighbours come from different racks. Leaders follow one
 another around the ring, so they are spread evenly. The followers of a partition are found by
-walking on from its leader: first brokers of racks that the partition is not on yet, then any
-others. Each turn around the ring begins the walk one step further, so that partitions with the
-same leader have different followers, and the load of a lost broker is spread.
+walking on from its leader: first brokers of racks that the partition is not on yet, then those of
+other hosts. Replicas never share a host: they would be lost together. Each turn around the ring
+begins the walk one step further, so that partitions with the same leader have different followers,
+and the load of a lost broker is spread.
 """
 
 from __future__ import annotations
@@ -13,10 +14,20 @@ from collections.abc import Iterable, Sequence
 from itertools import chain, zip_longest
 from typing import NamedTuple, TypeVar
 
+from ottla.cluster.image import BrokerImage
 from ottla.errors import InvalidReplicationFactor
 from ottla.ports import Random
 
 T = TypeVar("T")
+
+
+class Host(NamedTuple):
+    """What the brokers of one host have in common, as they register it."""
+
+    rack: str | None
+    names: frozenset[str]
+    # Of a broker whose host nobody can tell, itself.
+    alone: int | None = None
 
 
 class Candidate(NamedTuple):
@@ -24,6 +35,23 @@ class Candidate(NamedTuple):
 
     id: int
     rack: str | None
+    host: Host
+
+
+def host_of(broker: BrokerImage) -> Host:
+    """Brokers share a host that are in one rack and are reached by the same names.
+
+    Addresses alone do not tell: through one gateway clients may reach brokers of many hosts. A
+    broker without a rack says nothing of where it stands, as those of a cluster for trying out.
+    """
+    names = frozenset(endpoint.host for endpoint in broker.endpoints.values())
+    if broker.rack is None or not names:
+        return Host(broker.rack, names, broker.id)
+    return Host(broker.rack, names)
+
+
+def candidate(broker: BrokerImage) -> Candidate:
+    return Candidate(broker.id, broker.rack, host_of(broker))
 
 
 def place(
@@ -36,6 +64,13 @@ def place(
         raise InvalidReplicationFactor(
             f"Unable to replicate the partition {replication_factor} time(s): "
             f"only {len(candidates)} broker(s) are available."
+        )
+    hosts = len({broker.host for broker in candidates})
+    if replication_factor > hosts:
+        raise InvalidReplicationFactor(
+            f"Unable to replicate the partition {replication_factor} time(s): the "
+            f"{len(candidates)} brokers that are available are on {hosts} host(s), and replicas "
+            "of a partition never share one."
         )
     ring = _ring(candidates, random)
     start = random.below(len(ring))
@@ -68,13 +103,17 @@ def _replicas(ring: list[Candidate], leader_at: int, shift: int, wanted: int) ->
     if wanted > 1:
         others = size - 1
         walk = [ring[(leader_at + 1 + (shift + step) % others) % size] for step in range(others)]
-        racks = {leader.rack}
+        racks, hosts = {leader.rack}, {leader.host}
         neighbours = []
         for broker in walk:
             if broker.rack in racks:
                 neighbours.append(broker)
             else:
                 racks.add(broker.rack)
+                hosts.add(broker.host)
                 chosen.append(broker)
-        chosen += neighbours
+        for broker in neighbours:
+            if broker.host not in hosts:
+                hosts.add(broker.host)
+                chosen.append(broker)
     return tuple(broker.id for broker in chosen[:wanted])

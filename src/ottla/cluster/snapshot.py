@@ -144,6 +144,8 @@ def _partition(topic_id: TopicId, index: int, partition: PartitionImage) -> Part
         topic_id=topic_id,
         replicas=list(partition.replicas),
         isr=list(partition.isr),
+        removing_replicas=list(partition.moving.removing),
+        adding_replicas=list(partition.moving.adding),
         leader=partition.leader,
         leader_epoch=partition.leader_epoch,
         partition_epoch=partition.partition_epoch,

@@ -3,8 +3,9 @@
     <end offset, 20 digits>-<epoch, 10 digits>.checkpoint
 
 It stands for all records before its end offset, the last of which has that epoch. Inside are record
-batches with offsets of their own: a header as a control record, the records, a footer as a control
-record. A file without its footer, or with a batch that is not intact, is no snapshot.
+batches with offsets of their own: a header as a control record, and with it the voters where they
+are records (KIP-853); the records; a footer as a control record. A file without its footer, or with
+a batch that is not intact, is no snapshot.
 """
 
 from __future__ import annotations
@@ -13,13 +14,14 @@ import logging
 import struct
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 from ottla.cluster.framing import encode_record
 from ottla.errors import CorruptBatch, PositionOutOfRange, SnapshotNotFound
 from ottla.ports import Disk
 from ottla.types import LeaderEpoch, Offset
 from ottla.wire.codec import MalformedMessage, decode, encode
+from ottla.wire.messages.control_records import KRaftVersionRecord, VotersRecord
 from ottla.wire.messages.snapshot_records import SnapshotFooterRecord, SnapshotHeaderRecord
 from ottla.wire.records import (
     BatchHeader,
@@ -33,6 +35,8 @@ from ottla.wire.schema import Buffer, Message
 
 logger = logging.getLogger(__name__)
 
+M = TypeVar("M", bound=Message)
+
 SUFFIX: Final = ".checkpoint"
 PARTIAL_SUFFIX: Final = ".checkpoint.part"
 OFFSET_DIGITS: Final = 20
@@ -41,6 +45,8 @@ CONTROL_KEY: Final = struct.Struct(">hh")
 CONTROL_KEY_VERSION: Final = 0
 SNAPSHOT_HEADER: Final = 3
 SNAPSHOT_FOOTER: Final = 4
+KRAFT_VERSION: Final = 5
+KRAFT_VOTERS: Final = 6
 FORMAT_VERSION: Final = 0
 # Kafka reads no metadata batch above 8 MB; ours are as large as is decoded in a few milliseconds.
 BATCH_RECORDS_MAX: Final = 1_000
@@ -81,6 +87,9 @@ class Snapshot:
     last_contained_ms: int
     size: int
     batches: Sequence[memoryview]
+    # Both are missing where the voters are a setting (kraft.version 0).
+    kraft_version: KRaftVersionRecord | None = None
+    voters: VotersRecord | None = None
 
     @property
     def end_offset(self) -> Offset:
@@ -91,18 +100,29 @@ class Snapshot:
 
 
 def encode_snapshot(
-    id: SnapshotId, records: Iterable[Message], last_contained_ms: int, now_ms: int
+    id: SnapshotId,
+    records: Iterable[Message],
+    last_contained_ms: int,
+    now_ms: int,
+    voters: VotersRecord | None = None,
+    kraft_version: int = 0,
 ) -> Iterator[bytearray]:
-    """The file's batches, one after the other."""
-    head = SnapshotHeaderRecord(FORMAT_VERSION, last_contained_ms)
-    yield _control_batch(0, id.epoch, now_ms, SNAPSHOT_HEADER, head)
-    offset = 1
+    """The file's batches, one after the other; `voters` are told from kraft.version 1 on."""
+    head: list[tuple[int, Message]] = [
+        (SNAPSHOT_HEADER, SnapshotHeaderRecord(FORMAT_VERSION, last_contained_ms))
+    ]
+    if kraft_version:
+        head.append((KRAFT_VERSION, KRaftVersionRecord(FORMAT_VERSION, kraft_version)))
+    if voters is not None:
+        head.append((KRAFT_VOTERS, voters))
+    yield _control_batch(0, id.epoch, now_ms, head)
+    offset = len(head)
     for values in _grouped(records):
         batch = [Record(offset + at, now_ms, None, value) for at, value in enumerate(values)]
         yield encode_batch(batch, base_offset=offset, leader_epoch=id.epoch)
         offset += len(values)
-    foot = SnapshotFooterRecord(FORMAT_VERSION)
-    yield _control_batch(offset, id.epoch, now_ms, SNAPSHOT_FOOTER, foot)
+    foot = [(SNAPSHOT_FOOTER, SnapshotFooterRecord(FORMAT_VERSION))]
+    yield _control_batch(offset, id.epoch, now_ms, foot)
 
 
 def _grouped(records: Iterable[Message]) -> Iterator[list[bytes]]:
@@ -121,22 +141,28 @@ def _grouped(records: Iterable[Message]) -> Iterator[list[bytes]]:
 
 
 def _control_batch(
-    offset: int, epoch: LeaderEpoch, now_ms: int, kind: int, message: Message
+    offset: int, epoch: LeaderEpoch, now_ms: int, messages: Sequence[tuple[int, Message]]
 ) -> bytearray:
-    key = CONTROL_KEY.pack(CONTROL_KEY_VERSION, kind)
-    record = Record(offset, now_ms, key, encode(message, FORMAT_VERSION))
-    return encode_batch([record], base_offset=offset, leader_epoch=epoch, is_control=True)
+    records = []
+    for at, (kind, message) in enumerate(messages, start=offset):
+        key = CONTROL_KEY.pack(CONTROL_KEY_VERSION, kind)
+        records.append(Record(at, now_ms, key, encode(message, FORMAT_VERSION)))
+    return encode_batch(records, base_offset=offset, leader_epoch=epoch, is_control=True)
 
 
 def decode_snapshot(id: SnapshotId, data: bytes) -> Snapshot:
     """Checks every byte; DamagedSnapshot says what is wrong."""
     try:
         batches = _intact_batches(data)
-        if not batches or _control_kind(data, *batches[0]) != SNAPSHOT_HEADER:
+        controls = [_controls(data, *batch) for batch in batches if batch[1].is_control]
+        if not batches or not batches[0][1].is_control or SNAPSHOT_HEADER not in controls[0]:
             raise DamagedSnapshot("it does not begin with a header")
-        if _control_kind(data, *batches[-1]) != SNAPSHOT_FOOTER:
+        if not batches[-1][1].is_control or SNAPSHOT_FOOTER not in controls[-1]:
             raise DamagedSnapshot("its footer is missing, so it was never finished")
-        header = decode(SnapshotHeaderRecord, _control_value(data, batches[0][0]), FORMAT_VERSION)
+        told = {kind: value for values in controls for kind, value in values.items()}
+        header = decode(SnapshotHeaderRecord, told[SNAPSHOT_HEADER], FORMAT_VERSION)
+        version = _decoded(KRaftVersionRecord, told.get(KRAFT_VERSION))
+        voters = _decoded(VotersRecord, told.get(KRAFT_VOTERS))
     except (CorruptBatch, MalformedMessage) as error:
         raise DamagedSnapshot(str(error)) from error
     view = memoryview(data)
@@ -145,7 +171,13 @@ def decode_snapshot(id: SnapshotId, data: bytes) -> Snapshot:
         header.last_contained_log_timestamp,
         len(data),
         [view[at : at + head.size] for at, head in batches if not head.is_control],
+        version,
+        voters,
     )
+
+
+def _decoded(kind: type[M], value: bytes | None) -> M | None:
+    return None if value is None else decode(kind, value, FORMAT_VERSION)
 
 
 def _intact_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
@@ -164,20 +196,14 @@ def _intact_batches(data: bytes) -> list[tuple[int, BatchHeader]]:
     return batches
 
 
-def _control_kind(data: bytes, position: int, header: BatchHeader) -> int | None:
-    """The kind of the batch's first record, if that is a control record."""
-    if not header.is_control:
-        return None
-    records = decode_records(data, position)
-    key = records[0].key if records else None
-    if key is None or len(key) < CONTROL_KEY.size:
-        raise DamagedSnapshot("a control record has no kind")
-    kind: int = CONTROL_KEY.unpack_from(key)[1]
-    return kind
-
-
-def _control_value(data: bytes, position: int) -> bytes:
-    return decode_records(data, position)[0].value or b""
+def _controls(data: bytes, position: int, header: BatchHeader) -> dict[int, bytes]:
+    """The values of a batch of control records by their kinds."""
+    values: dict[int, bytes] = {}
+    for record in decode_records(data, position):
+        if record.key is None or len(record.key) < CONTROL_KEY.size:
+            raise DamagedSnapshot("a control record has no kind")
+        values[CONTROL_KEY.unpack_from(record.key)[1]] = record.value or b""
+    return values
 
 
 # ---------------------------------------------------------------------------------- its files
@@ -221,6 +247,11 @@ class SnapshotFiles:
             raise
         self._disk.sync_directory(self._directory)
         return size
+
+    def write_first(self, voters: VotersRecord | None, now_ms: int) -> None:
+        """What a disk is formatted with, as Kafka does it: the voters alone, before any record."""
+        id = SnapshotId(Offset(0), LeaderEpoch(0))
+        self.write(id, encode_snapshot(id, (), 0, now_ms, voters, kraft_version=1))
 
     def piece(self, id: SnapshotId, position: int, bytes_max: int) -> tuple[int, Buffer]:
         """The size of the whole, and some of its bytes from there on."""

@@ -12,8 +12,9 @@ from typing import Final, NamedTuple
 from ottla.cluster.configs import check_min_isr, check_topic_config
 from ottla.cluster.directories import default_directory
 from ottla.cluster.image import MetadataImage, ResourceType, TopicImage
+from ottla.cluster.moves import check_target
 from ottla.cluster.names import check_topic_name, collision_key, new_id
-from ottla.cluster.placement import Candidate, place
+from ottla.cluster.placement import Candidate, candidate, place
 from ottla.config import BrokerConfig
 from ottla.errors import (
     InvalidConfig,
@@ -205,13 +206,7 @@ def _manual(image: MetadataImage, topic: CreatableTopic) -> list[tuple[int, ...]
 
 
 def _check_assignment(image: MetadataImage, replicas: tuple[int, ...], factor: int) -> None:
-    if not replicas:
-        raise InvalidReplicaAssignment("A partition is assigned to no broker.")
-    for broker in replicas:
-        if broker not in image.brokers:
-            raise InvalidReplicaAssignment(f"There is no broker {broker}.")
-    if len(set(replicas)) < len(replicas):
-        raise InvalidReplicaAssignment(f"A broker is named twice in {list(replicas)}.")
+    check_target(image, replicas)
     if len(replicas) != factor:
         raise InvalidReplicaAssignment(
             f"One partition has {len(replicas)} replicas, another has {factor}."
@@ -221,9 +216,7 @@ def _check_assignment(image: MetadataImage, replicas: tuple[int, ...], factor: i
 
 
 def candidates(image: MetadataImage) -> list[Candidate]:
-    return [
-        Candidate(broker.id, broker.rack) for broker in image.brokers.values() if broker.is_active
-    ]
+    return [candidate(broker) for broker in image.brokers.values() if broker.is_active]
 
 
 def partition_records(

@@ -16,6 +16,7 @@ from ottla.config.listeners import (
 from ottla.config.roles import BROKER, CONTROLLER, ROLES, check_roles
 from ottla.config.setting import (
     INT_MAX,
+    LONG_MAX,
     Check,
     Long,
     Names,
@@ -94,6 +95,12 @@ class BrokerConfig(Settings):
             lambda pairs: all(pair.count(":") == 1 for pair in pairs),
             "NAME:PROTOCOL pairs separated by commas",
         ),
+    )
+    bootstrap_listeners: Names = setting(
+        (),
+        "Further addresses of the listeners for clients, as NAME://host:port, that several brokers "
+        "of a host share: a client that connects there reaches any of them, and is told each "
+        "broker's own address. `ottla start --workers` sets it. Ottla's own setting.",
     )
     http_listener: str = setting(
         "127.0.0.1:9644",
@@ -280,6 +287,13 @@ class BrokerConfig(Settings):
         at_least(0),
         has_effect=False,
     )
+    log_dir_stall_timeout_ms: int = setting(
+        10_000,
+        "How long a write or a sync in a data directory may be under way before other nodes take "
+        "over what this one leads there, where there are others. In the metadata's directory that "
+        "is everything: the node is fenced, and the controller moves. Ottla's own setting.",
+        at_least(1),
+    )
     log_open_files_max: int = setting(
         512,
         "Segment files that are kept open at once; Ottla's own setting.",
@@ -323,13 +337,18 @@ class BrokerConfig(Settings):
     controller_quorum_voters: Names = setting(
         (),
         "The controllers, which vote on the metadata, as id@host:port separated by commas, the "
-        "same on every node; empty means this node alone, or for a node that is only a broker "
-        "those that controller.quorum.bootstrap.servers leads to.",
+        "same on every node; empty means those that the metadata log itself names, which "
+        "controller.quorum.bootstrap.servers leads to, or else this node alone.",
     )
     controller_quorum_bootstrap_servers: Names = setting(
         (),
-        "Controllers that a broker asks who leads, as host:port separated by commas; one that "
+        "Controllers that a node asks who leads, as host:port separated by commas; one that "
         "answers is enough.",
+    )
+    controller_quorum_auto_join_enable: bool = setting(
+        False,
+        "Whether a controller without a vote asks for one when it starts; one of its own that is "
+        "with another disk is taken from that first.",
     )
     controller_quorum_election_timeout_ms: int = setting(
         1000,
@@ -366,6 +385,21 @@ class BrokerConfig(Settings):
         "partitions.",
         at_least(1),
     )
+    replica_damaged_refill_enable: bool = setting(
+        False,
+        "Whether a follower empties a copy that has decayed on its disk and fetches it anew, once "
+        "the metadata it knows has it outside the in-sync replicas for 10 s. That can still be "
+        "behind: should the copy be in sync again by then and its leader die, messages are lost. "
+        "Without it such a copy stays out of the in-sync replicas, and an operator decides. "
+        "Ottla's own setting.",
+    )
+    broker_refusal_fences: bool = setting(
+        True,
+        "Whether a broker on another machine is taken for dead, and others lead, as soon as its "
+        "port refuses connections. A firewall that rejects instead of dropping looks the same, and "
+        "the old leader would serve reads until its lease ends; with false it is waited for until "
+        "its session ends, and it cannot start again before. Ottla's own setting.",
+    )
     broker_heartbeat_interval_ms: int = setting(
         2_000,
         "How often a broker tells the controller that it lives.",
@@ -380,6 +414,36 @@ class BrokerConfig(Settings):
         "How long a broker that stops waits until others have taken over; then it stops "
         "all the same. Ottla's own setting.",
         at_least(0),
+    )
+    auto_leader_rebalance_enable: bool = setting(
+        True,
+        "Whether the first replica of a partition becomes its leader again, once it is in sync.",
+    )
+    leader_imbalance_check_interval_seconds: Long = setting(
+        300,
+        "Time between two looks for leaders that are not the first replica of their partition; "
+        "they go home in small steps.",
+        at_least(1),
+    )
+    leader_imbalance_per_broker_percentage: int = setting(
+        10,
+        "How many leaders may be away from home in Kafka with ZooKeeper. Accepted, but without "
+        "effect, as in Kafka with KRaft: all go home.",
+        has_effect=False,
+    )
+    leader_replication_throttled_rate: Long = setting(
+        LONG_MAX,
+        "How many bytes per second this broker gives to replicas that are not in sync, of the "
+        "partitions that leader.replication.throttled.replicas of their topic names.",
+        at_least(0),
+        dynamic=True,
+    )
+    follower_replication_throttled_rate: Long = setting(
+        LONG_MAX,
+        "How many bytes per second this broker copies for its replicas that are not in sync, of "
+        "the partitions that follower.replication.throttled.replicas of their topic names.",
+        at_least(0),
+        dynamic=True,
     )
     replica_lag_time_max_ms: Long = setting(
         30_000,
@@ -584,6 +648,10 @@ class BrokerConfig(Settings):
     def controller_listeners(self) -> tuple[Listener, ...]:
         """Where controllers are served apart from clients; none where this node has no such."""
         return tuple(each for each in self.bound() if each.name in self.controller_names)
+
+    def shared(self) -> tuple[Listener, ...]:
+        """Where clients are served, too, by whichever broker of the host gets the connection."""
+        return parse_listeners(self.bootstrap_listeners, "bootstrap.listeners")
 
     def told(self) -> tuple[Listener, ...]:
         """As advertised.listeners has them."""

@@ -25,6 +25,7 @@ RESERVED: Final = frozenset(
         "OTTLA_DEBUG",
         "OTTLA_HTTP",
         "OTTLA_SPARK_NURSERY",
+        "OTTLA_STANDBY",
     }
 )
 RESERVED_PREFIXES: Final = ("OTTLA_TEST_", "OTTLA_BENCH_")

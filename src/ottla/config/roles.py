@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from ottla.config.kafka_files import PROTOCOLS
-from ottla.config.listeners import PLAINTEXT, WILDCARDS, Listener
+from ottla.config.listeners import PLAINTEXT, WILDCARDS, Address, Listener
 from ottla.errors import InvalidConfig
 
 if TYPE_CHECKING:
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 BROKER: Final = "broker"
 CONTROLLER: Final = "controller"
 ROLES: Final = (BROKER, CONTROLLER)
+# On this machine nobody else can listen on the same port.
+LOOPBACK: Final = ("localhost", "127.0.0.1", "::1")
 
 
 def check_roles(config: BrokerConfig) -> None:
@@ -33,6 +35,25 @@ def check_roles(config: BrokerConfig) -> None:
     check_listeners(config)
 
 
+def is_alone(config: BrokerConfig) -> bool:
+    """Whether no setting names another controller: then this one may begin a cluster by itself."""
+    others = [each for each in config.bootstrap_servers() if not is_own(config, each)]
+    return config.is_controller and len(config.voters()) < 2 and not others
+
+
+def is_own(config: BrokerConfig, address: Address) -> bool:
+    """Whether an address is this controller's, by all that its settings say."""
+    bound = config.controller_listeners() or config.bound()
+    if config.controller_names and not config.controller_listeners():
+        # Another --listen has replaced the listeners of a file, which speaks of its own still.
+        return address.host in LOOPBACK
+    names = {listener.name for listener in bound}
+    places = [*bound, *(listener for listener in config.told() if listener.name in names)]
+    return any(
+        address.port == place.port and address.host in (place.host, *LOOPBACK) for place in places
+    )
+
+
 def _check_voters(config: BrokerConfig) -> None:
     named = {voter.node_id for voter in config.voters()}
     if config.is_controller and named and config.node_id not in named:
@@ -40,11 +61,6 @@ def _check_voters(config: BrokerConfig) -> None:
             f"controller.quorum.voters does not name node.id={config.node_id}, which "
             "process.roles makes a controller; add it, give this node one of these ids, or set "
             "process.roles=broker."
-        )
-    if config.is_controller and not named and len(config.bootstrap_servers()) > 1:
-        raise InvalidConfig(
-            "controller.quorum.bootstrap.servers names several controllers, and this node is one; "
-            "name all of them in controller.quorum.voters, as ID@HOST:PORT, this one among them."
         )
     if not config.is_controller and config.node_id in named:
         raise InvalidConfig(
@@ -96,8 +112,7 @@ def _check_controller_listeners(config: BrokerConfig) -> None:
     bound = {listener.name for listener in config.bound()}
     missing = sorted(config.controller_names - bound)
     # To the only node nobody connects, so that another --listen may replace what a file says.
-    is_alone = config.is_broker and len(config.controller_quorum_voters) < 2
-    if missing and not is_alone:
+    if missing and not (config.is_broker and is_alone(config)):
         raise InvalidConfig(
             f"controller.listener.names has {missing[0]}, which is not among the listeners "
             f"({', '.join(sorted(bound))}); add {missing[0]}://HOST:PORT to listeners."
@@ -126,6 +141,13 @@ def check_listeners(config: BrokerConfig) -> None:
                 f"to it, as {listener.name}:PLAINTEXT)."
             )
     names = {listener.name for listener in bound}
+    clients = {listener.name for listener in config.client_listeners()}
+    for listener in config.shared():
+        if listener.name not in clients:
+            raise InvalidConfig(
+                f"bootstrap.listeners names {listener.name}, which is not among the listeners for "
+                f"clients ({', '.join(sorted(clients)) or 'there are none'})."
+            )
     for listener in config.told():
         if listener.name not in names:
             raise InvalidConfig(

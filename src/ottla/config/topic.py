@@ -112,10 +112,9 @@ class TopicConfig(Settings):
     )
     follower_replication_throttled_replicas: Names = setting(
         (),
-        "Replicas whose following is throttled: partition:broker pairs, or * for all."
-        + _NOT_YET_REPLICAS,
+        "Replicas that are copied no faster than follower.replication.throttled.rate while they "
+        "are not in sync: pairs of a partition and the broker that follows, or * for all.",
         _REPLICAS,
-        has_effect=False,
     )
     index_interval_bytes: int = setting(
         4096,
@@ -125,10 +124,10 @@ class TopicConfig(Settings):
     )
     leader_replication_throttled_replicas: Names = setting(
         (),
-        "Replicas whose leading is throttled: partition:broker pairs, or * for all."
-        + _NOT_YET_REPLICAS,
+        "Leaders that give replicas which are not in sync no more than "
+        "leader.replication.throttled.rate: pairs of a partition and the broker that leads, or * "
+        "for all.",
         _REPLICAS,
-        has_effect=False,
     )
     max_compaction_lag_ms: Long = setting(
         LONG_MAX,

@@ -43,7 +43,7 @@ class EndEpoch(Value):
 
 
 class AskUpdate(Value):
-    """Send UpdateRaftVoter about this node to the leader; answered by Acknowledged."""
+    """Send UpdateRaftVoter about this node to the leader; answered by UpdateAnswered."""
 
     leader_id: NodeId
     epoch: int
@@ -122,6 +122,7 @@ class AppendVoters(Value):
     """Append a VotersRecord, after a KRaftVersionRecord when it is the first one in the log."""
 
     voters: VoterSet
+    is_first: bool = False
 
 
 class Answer(Value):

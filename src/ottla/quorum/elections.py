@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from ottla.errors import ErrorCode
-from ottla.quorum.decisions import AppendVoters, AskVote, Lead
+from ottla.quorum.decisions import AskVote, Lead
 from ottla.quorum.events import VoteAnswered, VoteAsked
 from ottla.quorum.node import Node
 from ottla.quorum.requests import check_epoch_request
@@ -151,15 +151,20 @@ def win(node: Node) -> None:
 def _write_voters(node: Node) -> None:
     """The voters that no record tells yet, or with us somewhere else than the record says."""
     standing = node.history.last
-    listed = standing.voters.get(node.own.key.id)
-    if not node.history.can_change or listed is None:
+    if not node.history.can_change:
         return
-    is_moved = listed.endpoints != node.own.endpoints
-    if standing.offset == BEFORE_THE_LOG or is_moved:
-        voters = standing.voters.updated(node.own)
+    if standing.offset == BEFORE_THE_LOG or is_moved(node):
+        voters = standing.voters.updated(node.own) if is_moved(node) else standing.voters
         assert voters is not None
-        node.out.append(AppendVoters(voters))
-        node.history.append(Offset(node.log.end_offset + 1), voters)
+        node.append_voters(Offset(node.log.end_offset + 1), voters)
+
+
+def is_moved(node: Node) -> bool:
+    """Whether this voter listens somewhere else than its record says, as far as it knows where."""
+    listed = node.voters.get(node.own.key.id)
+    if listed is None or not node.is_voter:
+        return False
+    return bool(node.own.endpoints) and listed.endpoints != node.own.endpoints
 
 
 def stand_down(node: Node) -> None:

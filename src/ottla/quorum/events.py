@@ -97,7 +97,7 @@ class VoteAnswered(Value):
 
 
 class Acknowledged(Value):
-    """The answer to an AnnounceEpoch, EndEpoch or AskUpdate."""
+    """The answer to an AnnounceEpoch or EndEpoch."""
 
     peer: NodeId
     error: ErrorCode
@@ -110,6 +110,14 @@ class RequestFailed(Value):
     """No answer to an AskVote, AnnounceEpoch or EndEpoch will come: it will be sent again."""
 
     peer: NodeId
+
+
+class UpdateAnswered(Value):
+    """The answer to an AskUpdate, where it is one; without it the leader is told again."""
+
+    leader_id: NodeId
+    epoch: int
+    error: ErrorCode
 
 
 class FetchAnswered(Value):
@@ -147,13 +155,16 @@ class LeaderUnreachable(Value):
 
 
 class AddVoterAsked(Value):
-    """AddRaftVoter, after the shell has asked the new voter for the versions it supports."""
+    """AddRaftVoter, after the shell has asked the new voter for the versions it supports; before
+    that, to `validate_only`.
+    """
 
     ticket: int
     voter: Voter
     timeout_ms: int
     wait_for_commit: bool = True
     cluster_id: str | None = None
+    validate_only: bool = False
 
 
 class RemoveVoterAsked(Value):
@@ -171,6 +182,14 @@ class UpdateVoterAsked(Value):
     epoch: int
     voter: Voter
     cluster_id: str | None = None
+
+
+class UpgradeAsked(Value):
+    """UpdateFeatures of kraft.version: the voters of the setting become records."""
+
+    ticket: int
+    timeout_ms: int
+    validate_only: bool = False
 
 
 Event: TypeAlias = (
@@ -192,4 +211,6 @@ Event: TypeAlias = (
     | AddVoterAsked
     | RemoveVoterAsked
     | UpdateVoterAsked
+    | UpdateAnswered
+    | UpgradeAsked
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ottla.errors import ErrorCode
 from ottla.quorum.decisions import AskUpdate, BeginAfter, TakeRecords, TakeSnapshot, Truncate
-from ottla.quorum.elections import is_meant
+from ottla.quorum.elections import is_meant, is_moved
 from ottla.quorum.events import (
     Acknowledged,
     EpochBegun,
@@ -12,6 +12,7 @@ from ottla.quorum.events import (
     FetchAnswered,
     LeaderUnreachable,
     SnapshotFetched,
+    UpdateAnswered,
 )
 from ottla.quorum.node import BrokenQuorum, Node
 from ottla.quorum.requests import check_epoch_request
@@ -116,17 +117,22 @@ def leader_unreachable(node: Node, event: LeaderUnreachable) -> None:
 
 
 def _tell_where_we_are(node: Node) -> None:
-    """The record of a voter that has moved is put right by the leader."""
-    listed = node.voters.get(node.own.key.id)
-    if (
-        node.history.can_change
-        and node.is_voter
-        and listed is not None
-        and listed.endpoints != node.own.endpoints
-        and node.now_ms >= node.update_ms
-    ):
+    """The record of a voter that has moved is put right by the leader.
+
+    Where there is no record yet, the leader is told once: from what all have told it can make one.
+    """
+    is_known = not is_moved(node) if node.history.can_change else node.told_epoch == node.epoch
+    if node.is_voter and not is_known and node.now_ms >= node.update_ms:
         node.update_ms = node.now_ms + node.times.fetch_timeout_ms
         node.out.append(AskUpdate(node.leader_id, node.epoch, node.own))
+
+
+def update_answered(node: Node, event: UpdateAnswered) -> None:
+    if event.error is ErrorCode.NONE and (event.leader_id, event.epoch) == (
+        node.leader_id,
+        node.epoch,
+    ):
+        node.told_epoch = event.epoch
 
 
 def acknowledged(node: Node, event: Acknowledged) -> None:

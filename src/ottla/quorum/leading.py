@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ottla.errors import ErrorCode
+from ottla.quorum import changes
 from ottla.quorum.decisions import AnnounceEpoch, EndEpoch
 from ottla.quorum.events import FetchAsked, ResignAsked
 from ottla.quorum.node import Node
@@ -59,6 +60,7 @@ def look_after_epoch(node: Node) -> None:
     if node.change is not None and node.now_ms >= node.change.expires_ms:
         node.answer_change(node.change.ticket, ErrorCode.REQUEST_TIMED_OUT)
         node.change = None
+    changes.keep_own_record(node)
     if node.now_ms >= node.leadership.announce_ms:
         node.leadership.announce_ms = node.now_ms + node.times.announce_ms
         for key in node.others:

@@ -15,6 +15,7 @@ from ottla.quorum.calls import Calls
 from ottla.quorum.decisions import (
     Answer,
     AnswerChange,
+    AppendVoters,
     Commit,
     Decision,
     Follow,
@@ -29,7 +30,14 @@ from ottla.quorum.roles import NEXT, NEXT_EPOCH, Role
 from ottla.quorum.state import NO_DIRECTORY_ID, QuorumState
 from ottla.quorum.times import Times
 from ottla.quorum.values import Value
-from ottla.quorum.voters import Endpoint, ReplicaKey, Voter, VoterHistory, VoterSet
+from ottla.quorum.voters import (
+    BEFORE_THE_LOG,
+    Endpoint,
+    ReplicaKey,
+    Voter,
+    VoterHistory,
+    VoterSet,
+)
 from ottla.types import NO_NODE, NodeId, Offset
 
 
@@ -81,7 +89,9 @@ class Node:
     # Whether the leader has answered a fetch since it is followed: then it is believed to live.
     has_fetched: bool = False
     is_seeking: bool = False
+    # When to tell the leader again where this voter is, and of which epoch the leader knows it.
     update_ms: int = 0
+    told_epoch: int = -1
 
     now_ms: int = 0
     log: LogEnd = field(default=LogEnd(Offset(0), 0, Offset(0)))
@@ -224,8 +234,13 @@ class Node:
     def commit(self, offset: Offset) -> None:
         if self.high_watermark is None or offset > self.high_watermark:
             self.high_watermark = offset
-            self.history.commit(offset)
             self.out.append(Commit(offset))
+
+    def append_voters(self, offset: Offset, voters: VoterSet) -> None:
+        """They count from here on, also for the commit of their own record."""
+        is_first = self.history.last.offset == BEFORE_THE_LOG
+        self.out.append(AppendVoters(voters, is_first))
+        self.history.append(offset, voters)
 
     def begin_call(self, log: LogEnd, now_ms: int) -> None:
         self.now_ms, self.log, self.out = now_ms, log, []

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from ottla.quorum.voters import ReplicaKey, VoterSet
-from ottla.types import NO_OFFSET, Offset
+from ottla.quorum.voters import ReplicaKey, Voter, VoterSet
+from ottla.types import NO_OFFSET, NodeId, Offset
 
 OBSERVERS_MAX: Final = 1000
 OBSERVER_SESSION_MS: Final = 300_000
@@ -31,6 +31,8 @@ class Leadership:
         self.began_ms = now_ms
         self.announce_ms = now_ms
         self.replicas: dict[ReplicaKey, Progress] = {}
+        # What voters of the setting have told of themselves: their disks, and where they listen.
+        self.told: dict[NodeId, Voter] = {}
 
     def fetched(
         self, replica: ReplicaKey, offset: Offset | None, leader_end: Offset, now_ms: int
@@ -59,6 +61,13 @@ class Leadership:
 
     def of(self, replica: ReplicaKey) -> Progress:
         return self.replicas.get(replica) or Progress(fetched_ms=self.began_ms)
+
+    def rename(self, voters: VoterSet) -> None:
+        """Voters that were known by their ids alone have directories from now on."""
+        for key in voters.keys:
+            progress = self.replicas.pop(ReplicaKey(key.id), None)
+            if progress is not None:
+                self.replicas[key] = progress
 
     def committed(self, voters: VoterSet, synced_offset: Offset) -> Offset | None:
         """What a majority has synced; None before an entry of this epoch is among it."""

@@ -25,7 +25,9 @@ from ottla.quorum.events import (
     SnapshotFetched,
     Started,
     TimePassed,
+    UpdateAnswered,
     UpdateVoterAsked,
+    UpgradeAsked,
     VoteAnswered,
     VoteAsked,
     VotersAppended,
@@ -34,7 +36,7 @@ from ottla.quorum.node import LogEnd, Node
 from ottla.quorum.roles import Role
 from ottla.quorum.state import QuorumState
 from ottla.quorum.times import Times
-from ottla.quorum.voters import ReplicaKey, Voter, VoterHistory, VoterSet
+from ottla.quorum.voters import Endpoint, ReplicaKey, Voter, VoterHistory, VoterSet
 from ottla.types import NO_NODE, NodeId, Offset
 
 
@@ -83,6 +85,27 @@ class Quorum:
     @property
     def is_voter(self) -> bool:
         return self._node.is_voter
+
+    @property
+    def can_change(self) -> bool:
+        """Whether the voters are records in the log (kraft.version 1), and not a setting."""
+        return self._node.history.can_change
+
+    def voters_at(self, end_offset: int) -> VoterSet | None:
+        """Those of the log before this offset; None while they are a setting."""
+        return self._node.history.at(end_offset)
+
+    def forget_voters_before(self, offset: int) -> None:
+        """A snapshot up to there is on disk, and tells them."""
+        self._node.history.forget_before(offset)
+
+    @property
+    def own(self) -> Voter:
+        return self._node.own
+
+    def listens_at(self, endpoints: tuple[Endpoint, ...]) -> None:
+        """Where others find this node; its record is put right when time passes."""
+        self._node.own = Voter(self._node.own.key, endpoints)
 
     @property
     def high_watermark(self) -> Offset | None:
@@ -175,6 +198,8 @@ HANDLERS: Final[Mapping[type[Event], Callable[[Node, Any], None]]] = {
     AddVoterAsked: changes.add_voter_asked,
     RemoveVoterAsked: changes.remove_voter_asked,
     UpdateVoterAsked: changes.update_voter_asked,
+    UpdateAnswered: following.update_answered,
+    UpgradeAsked: changes.upgrade_asked,
 }
 
 # What becomes of a role that has lasted too long.

@@ -99,8 +99,12 @@ class VoterHistory:
 
     def __init__(self, voters: VoterSet, *, can_change: bool) -> None:
         """`can_change` is kraft.version 1: the voters are records and not a setting."""
-        self.can_change = can_change
+        self._could_change = can_change
         self._standings = [Standing(BEFORE_THE_LOG, voters)]
+
+    @property
+    def can_change(self) -> bool:
+        return self._could_change or self.last.offset != BEFORE_THE_LOG
 
     @property
     def last(self) -> Standing:
@@ -110,14 +114,20 @@ class VoterHistory:
         """A record of voters is in the log; one at this offset or after it is no more."""
         self.cut(offset)
         self._standings.append(Standing(offset, voters))
-        self.can_change = True
 
     def cut(self, end_offset: Offset) -> None:
         """The log ends here now: the records from there on are gone."""
         while len(self._standings) > 1 and self._standings[-1].offset >= end_offset:
             self._standings.pop()
 
-    def commit(self, high_watermark: Offset) -> None:
-        """What is committed cannot be cut any more, so what stood before it is not needed."""
-        while len(self._standings) > 1 and self._standings[1].offset < high_watermark:
+    def at(self, end_offset: int) -> VoterSet | None:
+        """Those of a log that ends there; None while they are a setting (kraft.version 0)."""
+        offset, voters = next(
+            each for each in reversed(self._standings) if each.offset < end_offset
+        )
+        return voters if offset != BEFORE_THE_LOG or self._could_change else None
+
+    def forget_before(self, offset: int) -> None:
+        """A snapshot tells what stood there, so nobody asks for what stood before."""
+        while len(self._standings) > 1 and self._standings[1].offset < offset:
             del self._standings[0]

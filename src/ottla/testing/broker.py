@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Any, Final, Self, TypeAlias
 
 from ottla.testing.homes import Home
+from ottla.testing.ports import free_port_of_workers
 from ottla.testing.topics import create_topic
 
 READY_TIMEOUT_S: Final = 30.0
@@ -37,7 +38,8 @@ class Broker:
     """A broker that `with` starts and stops. Settings are Kafka's names with their values.
 
     Without `data_dir` the data lives in a temporary directory that goes when the broker stops for
-    good (`close`, or the end of `with`); `stop`, `kill` and `restart` keep it.
+    good (`close`, or the end of `with`); `stop`, `kill` and `restart` keep it. With `workers` it is
+    as many brokers, which share the port that `bootstrap` names.
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class Broker:
         data_dir: str | os.PathLike[str] | None = None,
         port: int = 0,
         cluster_id: str | None = None,
+        workers: int | None = None,
         ready_timeout_s: float = READY_TIMEOUT_S,
     ) -> None:
         self.settings = {**TEST_SETTINGS, **(settings or {})}
@@ -54,6 +57,7 @@ class Broker:
         self._data_dir = _chosen(data_dir, self._log_dirs)
         self._port = port
         self._cluster_id = cluster_id
+        self._workers = workers
         if port and "listeners" in self.settings:
             raise BrokerFailed("port and listeners both say where to listen; give one of them")
         self._ready_timeout_s = ready_timeout_s
@@ -137,6 +141,8 @@ class Broker:
             raise BrokerFailed("the broker is running already")
         if self._home is None:
             self._home = Home()
+        if self._workers is not None and not self._port and "listeners" not in self.settings:
+            self._port = free_port_of_workers(self._workers)
         ready_read, ready_write = os.pipe()
         try:
             try:
@@ -202,6 +208,8 @@ class Broker:
         given["listeners"] = self._listeners()
         given["log.dirs"] = self._log_dirs or (self.data_dir,)
         command += ["--ready-fd", str(ready_fd), "--die-with-parent"]
+        if self._workers is not None:
+            command += ["--workers", str(self._workers)]
         if self._cluster_id is not None:
             command += ["--cluster-id", self._cluster_id]
         for name, value in given.items():

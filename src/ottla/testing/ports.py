@@ -12,6 +12,8 @@ RANGE_FILE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 # Where that file is missing, as Linux has it.
 FIRST_EPHEMERAL: Final = 32768
 FIRST: Final = 10_000
+# Between a broker's port and those of its workers, as `ottla start --workers` has it.
+WORKER_STEP: Final = 10
 
 
 def free_ports(count: int) -> list[int]:
@@ -28,6 +30,17 @@ def free_ports(count: int) -> list[int]:
                 held.enter_context(socket.create_server(("127.0.0.1", port)))
                 ports.append(port)
         return ports
+
+
+def free_port_of_workers(workers: int) -> int:
+    """One that the workers of a broker can share, of which their own are free, too."""
+    while True:
+        (shared,) = free_ports(1)
+        with ExitStack() as held, suppress(OSError):
+            for number in range(1, workers + 1):
+                own = ("127.0.0.1", shared + WORKER_STEP * number)
+                held.enter_context(socket.create_server(own))
+            return shared
 
 
 def _first_ephemeral() -> int:

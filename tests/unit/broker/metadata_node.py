@@ -150,12 +150,20 @@ class Node:
             self.cache.committed,
             self.snapshots.newest,
         )
-        self.snapshots.take_of(self.controller, self.cache)
+        self.snapshots.take_of(self.controller, self.cache, self)
         await self.snapshots.replay()
         loop = asyncio.get_running_loop()
         self.shortener = Shortener(loop, self.disk, self, self._save_start_offsets)
         self.snapshots.cut_with(self.shortener.shorten)
         self.acknowledged = copied(self.cache.image)
+
+    # As the quorum, whose voters are a setting.
+
+    def voters_at(self, end_offset: int) -> None:
+        return None
+
+    def forget_voters_before(self, offset: int) -> None:
+        pass
 
     def of(self, partition: Partition) -> Node:
         """As the shortener knows the data directories."""

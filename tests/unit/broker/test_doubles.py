@@ -26,7 +26,7 @@ class HandClock:
 def doubles(clock: HandClock, *, with_directory: bool = False) -> Doubles:
     directory = b"a" * 16 if with_directory else bytes(16)
     voters = VoterSet([Voter(ReplicaKey(ONE)), Voter(ReplicaKey(TWO, directory))])
-    return Doubles(ReplicaKey(ONE, b"1" * 16), voters, clock, window_ms=2000)
+    return Doubles(ReplicaKey(ONE, b"1" * 16), lambda: voters, clock, window_ms=2000)
 
 
 def test_a_second_disk_is_refused_while_the_first_fetches() -> None:

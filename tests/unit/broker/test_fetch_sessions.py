@@ -12,11 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ottla.broker.control.metadata import MetadataCache
 from ottla.broker.counters import TopicMetrics
 from ottla.broker.deferred import Deferred
 from ottla.broker.handlers import fetch
 from ottla.broker.network.fetch_sessions import EVICTION_MS, FetchSessions
 from ottla.broker.network.waiting import Deadlines, Parking
+from ottla.broker.replication.throttles import Throttles
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
 from ottla.broker.storage.partition import Partition
@@ -85,6 +87,7 @@ class Stage:
             parking=self.parking,
             partitions=self.here,
             on_misplaced=lambda partition: None,
+            throttles=Throttles(self.clock, MetadataCache(BrokerConfig())),
         )
         self._made = 0
         for index in range(PARTITIONS):
@@ -159,7 +162,7 @@ class Stage:
 
     def is_watched(self, index: int) -> bool:
         waiters = self[index].waiters
-        return waiters.has_fetches or waiters.has_replica_fetches
+        return bool(waiters.fetches or waiters.replica_fetches)
 
 
 class Client:

@@ -10,14 +10,18 @@ import pytest
 
 from ottla.broker.control.confirmations import Confirmations
 from ottla.broker.control.lease import Lease
+from ottla.broker.control.lifecycle import Lifecycle
+from ottla.broker.control.metadata import MetadataCache
+from ottla.config import BrokerConfig
 from ottla.errors import NotController
+from ottla.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
 from unit.broker.metadata_node import HandClock
 
 SESSION_MS = 9_000
 
 
 class Leasing:
-    def __init__(self, *, is_needed: bool = True) -> None:
+    def __init__(self, *, is_needed: bool = True, session_ms: int = SESSION_MS) -> None:
         self.clock = HandClock()
         self.is_needed = is_needed
         self.changes: list[bool] = []
@@ -25,7 +29,7 @@ class Leasing:
         self.lease = Lease(
             asyncio.get_running_loop(),
             self.clock,
-            SESSION_MS,
+            session_ms,
             lambda: self.is_needed,
             self.watch,
             lambda: self.changes.append(self.lease.is_held),
@@ -102,6 +106,58 @@ def test_the_only_voter_has_nothing_to_lose_until_there_are_others() -> None:
         leasing.lease.extend(leasing.clock.steady_s())
         assert leasing.watched == 1
         assert not leasing.after(SESSION_MS)
+        leasing.lease.close()
+
+    live(story)
+
+
+def test_a_lease_that_nobody_looks_at_ends_by_itself() -> None:
+    async def story() -> None:
+        leasing = Leasing(session_ms=20)
+        leasing.lease.extend(leasing.clock.steady_s())
+        leasing.clock.ms += 20
+        while leasing.lease.is_held:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert leasing.changes == [True, False]
+
+    live(story)
+
+
+class SlowController:
+    """It takes a heartbeat at once, and its answer takes a while."""
+
+    def __init__(self, clock: HandClock, answer_ms: int) -> None:
+        self._clock = clock
+        self._answer_ms = answer_ms
+        self.is_fenced = False
+
+    async def ask(self, request: object, *_: object) -> BrokerHeartbeatResponse:
+        self._clock.ms += self._answer_ms
+        return BrokerHeartbeatResponse(is_fenced=self.is_fenced)
+
+
+def a_life(leasing: Leasing, controller: SlowController) -> Lifecycle:
+    config = BrokerConfig()
+    channel: Any = controller
+    metadata = MetadataCache(config)
+    return Lifecycle(
+        config, "c", bytes(16), -1, channel, metadata, lambda: 0, leasing.clock, leasing.lease
+    )
+
+
+def test_a_heartbeat_gives_a_lease_from_when_it_was_sent_and_a_fenced_broker_none() -> None:
+    async def story() -> None:
+        leasing = Leasing()
+        controller = SlowController(leasing.clock, answer_ms=3_000)
+        life = a_life(leasing, controller)
+        await life._beat()
+        assert leasing.after(5_549)
+        assert not leasing.after(1), "8.55 s after it was sent"
+        await life._beat()
+        assert leasing.lease.is_held
+        controller.is_fenced = True
+        await life._beat()
+        assert not leasing.lease.is_held
         leasing.lease.close()
 
     live(story)

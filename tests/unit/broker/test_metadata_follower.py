@@ -27,6 +27,7 @@ from ottla.broker.storage.repairs import Repairs
 from ottla.broker.storage.stores import Store, open_stores
 from ottla.broker.storage.waiters import told
 from ottla.broker.threads import RealThreads
+from ottla.cluster.image import ResourceType
 from ottla.config import BrokerConfig
 from ottla.errors import (
     CoordinatorNotAvailable,
@@ -38,6 +39,7 @@ from ottla.log.handles import Handles
 from ottla.testing.disks import MemoryDisk
 from ottla.types import OFFSETS_TOPIC, NodeId
 from ottla.wire.messages.metadata_records import (
+    ConfigRecord,
     PartitionChangeRecord,
     PartitionRecord,
     RemoveTopicRecord,
@@ -232,21 +234,49 @@ def test_a_partition_that_moved_away_goes_with_its_files_and_one_that_comes_is_m
     live(story, topic((OWN,)))
 
 
+@pytest.mark.parametrize("together", [True, False], ids=["in one batch", "one by one"])
+def test_a_minimum_that_was_raised_counts_before_the_replicas_that_left_after_it(
+    together: bool,
+) -> None:
+    """By it the controller holds those who leave for complete, and may elect them."""
+
+    async def story(house: House) -> None:
+        partition = house.partitions.get("t", 0)
+        await house.produce(partition)
+        raised = ConfigRecord(
+            resource_type=ResourceType.TOPIC,
+            resource_name="t",
+            name="min.insync.replicas",
+            value="2",
+        )
+        left = change(isr=[OWN], eligible_leader_replicas=[SECOND])
+        for records in [[raised, left]] if together else [[raised], [left]]:
+            house.metadata.committed(records)
+        assert partition.high_watermark.offset == 0, "the second may lead, and does not have it"
+
+    live(story, topic((OWN, SECOND)))
+
+
+def groups_of(house: House) -> GroupService:
+    services: Any = SimpleNamespace(
+        loop=house.loop,
+        clock=house.clock,
+        random=SeededRandom(5),
+        io=house.io,
+        node_id=OWN,
+        config=house.config,
+        metadata=house.metadata,
+        partitions=house.partitions,
+    )
+    groups = GroupService()
+    groups.attach(services)
+    groups.start()
+    return groups
+
+
 def test_groups_live_where_their_partition_is_led() -> None:
     async def story(house: House) -> None:
-        services: Any = SimpleNamespace(
-            loop=house.loop,
-            clock=house.clock,
-            random=SeededRandom(5),
-            io=house.io,
-            node_id=OWN,
-            config=house.config,
-            metadata=house.metadata,
-            partitions=house.partitions,
-        )
-        groups = GroupService()
-        groups.attach(services)
-        groups.start()
+        groups = groups_of(house)
         with pytest.raises(NotCoordinator):
             groups.shard_of("g")
         house.metadata.committed([change(leader=OWN)])
@@ -259,6 +289,38 @@ def test_groups_live_where_their_partition_is_led() -> None:
             await shard.read(lambda machine, now: None)
 
     live(story, topic((OWN, SECOND), leader=SECOND, name=OFFSETS_TOPIC))
+
+
+def test_nobody_coordinates_groups_without_a_lease() -> None:
+    async def story(house: House) -> None:
+        groups = groups_of(house)
+        shard = groups.shard_of("g")
+        shard.partition.suspend()
+        with pytest.raises(NotCoordinator):
+            groups.shard_of("g")
+        assert list(groups.shards()) == []
+        shard.partition.resume()
+        assert groups.shard_of("g") is shard
+
+    live(story, topic((OWN, SECOND), name=OFFSETS_TOPIC))
+
+
+def test_a_new_coordinator_decides_nothing_before_all_of_its_log_is_committed() -> None:
+    """What it has not folded may be committed all the same, and would be contradicted."""
+
+    async def story(house: House) -> None:
+        partition = house.partitions.get(OFFSETS_TOPIC, 0)
+        await house.produce(partition)
+        groups = groups_of(house)
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert not groups._loads[0].done()
+        now_ms = house.clock.now().steady_ms
+        assert partition.fetched_by(SECOND, 1, partition.end_offset, now_ms)
+        await groups._loads[0]
+        assert groups.shard_of("g").is_deciding
+
+    live(story, topic((OWN, SECOND), name=OFFSETS_TOPIC))
 
 
 def test_what_was_committed_is_remembered_over_a_start_and_no_more_than_that() -> None:

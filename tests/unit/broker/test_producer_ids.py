@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from random import Random
+from typing import ClassVar
 
 import pytest
 
@@ -23,6 +24,8 @@ class Here:
 
     is_leader = True
     leader_id = NodeId(1)
+    leader_epoch = 1
+    voter_ids: ClassVar[set[int]] = {1}
 
     def address_of(self, node_id: NodeId) -> str | None:
         return None

@@ -438,9 +438,10 @@ def test_a_leader_without_its_lease_does_nothing_and_goes_on_when_it_has_one() -
             node.partition.check_epoch(known_epoch, is_follower_enough=True)
     node.clock.ms += 1_000_000
     assert node.partition.wanted_isr(node.clock.ms, 1_000) is None, "nobody is put out of sync"
+    node.fetched_by(SECOND, 1)
+    assert node.committed == 0
     node.partition.resume()
     node.partition.check_epoch(1)
-    node.fetched_by(SECOND, 1)
     assert node.committed == 1
     assert node.partition.append(batch(b"b"), NOW_MS).base_offset == 1
 

@@ -107,17 +107,26 @@ class House:
         self.data = DataDirectory(self.disk, "/data")
         self.broken: list[OSError] = []
         self.waiter = Waiter()
-        self.flusher = Flusher(
+        self.flusher = self._new_flusher("test")
+
+    def _new_flusher(self, name: str) -> Flusher:
+        return Flusher(
             asyncio.get_running_loop(),
             RealThreads(),
             SystemClock(),
             self.disk,
-            "test",
+            name,
             lambda _: None,
             Outbox(),
             self.broken.append,
             stalled_bytes_max=MIB,
         )
+
+    def new_neighbour(self) -> Flusher:
+        """Of the same disk, as the one of internal logs is."""
+        flusher = self._new_flusher("neighbour")
+        flusher.neighbour = self.flusher
+        return flusher
 
     def partition(self, index: int = 0) -> Partition:
         name = TopicPartition("t", index)
@@ -208,6 +217,19 @@ async def test_beside_a_long_sync_and_for_a_while_after_it_the_loop_writes_nothi
     names = ["warm 0", "stalled", "0", "1", "2", "after"]
     assert list(house.waiter.told) == names
     assert partition.high_watermark.offset == len(names)
+
+
+@in_a_house
+async def test_beside_a_long_sync_of_other_logs_the_loop_writes_nothing(house: House) -> None:
+    partition, other = await house.warm(), await house.warm(1)
+    await house.stall(partition)
+    other.flusher = neighbour = house.new_neighbour()
+    house.disk.writers.clear()
+    house.produce(other, "beside it")
+    house.disk.heal()
+    assert await house.waiter.of("beside it") is None
+    assert set(house.disk.writers) == {"write-neighbour"}
+    await neighbour.stop()
 
 
 @in_a_house

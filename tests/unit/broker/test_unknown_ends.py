@@ -17,6 +17,7 @@ from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import ErrorCode
+from ottla.log.corruption import Corruption
 from ottla.log.directory import DataDirectory
 from ottla.log.log import Log, LogConfig
 from ottla.testing.disks import MemoryDisk
@@ -104,5 +105,14 @@ def test_who_asks_for_what_it_does_not_know_is_to_ask_again(
         assert partition.fetched_by(OTHER, LIFE, 1, 0)
         told = await answer(partition, timestamp, version)
         assert told == (NONE, 1 if timestamp == LATEST else 0)
+
+    asyncio.run(story())
+
+
+def test_a_leader_whose_log_is_damaged_does_not_know_the_end_either() -> None:
+    async def story() -> None:
+        partition = new_leader()
+        partition.condemn(Corruption("0.log", 0, 0, 1, "decayed"))
+        assert await answer(partition, LATEST, 5) == (NOT_AVAILABLE, -1)
 
     asyncio.run(story())

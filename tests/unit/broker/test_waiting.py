@@ -437,7 +437,7 @@ def test_a_client_that_goes_while_its_bytes_are_counted_is_not_read_for() -> Non
         outcome.abandon()
         await asyncio.sleep(0)
         assert (stage.disk.reads, len(stage.deadlines)) == (0, 0)
-        assert not stage.partition.waiters.has_fetches
+        assert not stage.partition.waiters.fetches
 
     asyncio.run(story())
 
@@ -502,7 +502,7 @@ async def test_who_gave_up_is_not_remembered_however_often_they_ask() -> None:
         look_up = EndLookUp(stage.deadlines, [stage.partition])
         look_up.expire()
         assert look_up.done.done()
-    assert len(stage.partition.waiters._commits) == 1
+    assert len(stage.partition.waiters.commits) == 1
     assert not stage.partition.end_waiters().look_ups
     stage.deadlines.close()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 import pytest
@@ -10,13 +11,16 @@ from hypothesis import strategies as st
 
 from ottla.cli import start
 from ottla.cli.application import perform
-from ottla.cli.serving import SETTING_BY_OPTION, Invocation, parse
+from ottla.cli.failures import WrongUsage
+from ottla.cli.serving import SETTING_BY_OPTION, Invocation, parse, worker_count
 
 VALUES = st.text("ab=.:-", min_size=1)
 PIECES = st.one_of(
     st.tuples(st.sampled_from([*SETTING_BY_OPTION, "--set"]), VALUES),
     st.tuples(st.just("--ready-fd"), st.integers(0, 99).map(str)),
     st.just(("--die-with-parent",)),
+    st.tuples(st.just("--workers"), st.sampled_from(["2", "auto"])),
+    st.tuples(st.just("--worker"), st.integers(1, 9).map(str)),
     st.builds(lambda option, value: (f"{option}={value}",), st.sampled_from(["--set"]), VALUES),
 )
 
@@ -66,3 +70,11 @@ def test_each_data_dir_is_one_more_of_log_dirs() -> None:
     assert quick is not None
     assert quick.flags == {"log.dirs": "/disk-1,/disk-2"}
     assert through_typer(arguments) == quick
+
+
+def test_so_many_workers_or_one_for_each_core() -> None:
+    assert worker_count(None) is None
+    assert worker_count("3") == 3
+    assert worker_count("auto") == len(os.sched_getaffinity(0))
+    with pytest.raises(WrongUsage, match="give how many, or auto"):
+        worker_count("many")

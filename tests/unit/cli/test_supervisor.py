@@ -11,7 +11,7 @@ import pytest
 from ottla.cli.main import main
 from ottla.cli.supervisor.home import Home, Plan
 from ottla.cli.supervisor.stream import LINES_MAX, Stream
-from ottla.cli.supervisor.supervisor import node_command, node_environment
+from ottla.cli.supervisor.up import node_command, node_environment
 
 CLUSTER = "MkU3OEVBNTcwNTJENDM2Qk"
 

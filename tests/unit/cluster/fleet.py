@@ -60,7 +60,8 @@ class Fleet(Cluster):
     def raise_feature(self, name: str, level: int, **fields: Any) -> int:
         wanted = FeatureUpdateKey(feature=name, max_version_level=level, **fields)
         request = UpdateFeaturesRequest(feature_updates=[wanted])
-        code: int = self.ask("update_features", request).error_code
+        voters = [voter.node_id for voter in self.config.voters()]
+        code: int = self.ask("update_features", request, voters).error_code
         return code
 
     def ask(self, decider: str, *arguments: Any) -> Any:

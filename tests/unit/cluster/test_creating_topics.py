@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ottla.errors import ErrorCode
+from ottla.wire.messages.broker_registration import Listener
 from ottla.wire.messages.create_topics import CreatableTopic
 from unit.cluster.fleet import Fleet
 
@@ -275,3 +276,24 @@ def test_new_partitions_go_to_brokers_that_live_and_more_than_those_are_refused(
     result = fleet.create("u", assignments={0: [2, 1]}, partitions=-1, factor=-1)
     assert result.error_code == ErrorCode.NONE
     assert (fleet.partition("u").leader, fleet.partition("u").isr) == (1, (1,))
+
+
+def test_an_assignment_puts_no_two_replicas_on_one_host():
+    fleet = Fleet()
+    for node_id, host in ((1, "a"), (11, "a"), (2, "b")):
+        fleet.join(node_id, rack=host, listeners=[Listener("PLAINTEXT", host, node_id, 0)])
+    result = fleet.create("t", assignments={0: [2, 1], 1: [1, 11]}, partitions=-1, factor=-1)
+    assert result.error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert "brokers 1 and 11 are on one host" in result.error_message
+    result = fleet.create("t", assignments={0: [2, 1], 1: [2, 11]}, partitions=-1, factor=-1)
+    assert result.error_code == ErrorCode.NONE
+    assert fleet.create("u", factor=3).error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+def test_brokers_of_one_rack_that_are_reached_by_other_names_are_on_other_hosts():
+    fleet = Fleet()
+    for node_id, host in ((1, "a"), (2, "b"), (3, "c")):
+        inside = Listener("INSIDE", host, 9092, 0)
+        outside = Listener("PLAINTEXT", "gateway", node_id, 0)
+        fleet.join(node_id, rack="zone", listeners=[inside, outside])
+    assert fleet.create("t", factor=3).error_code == ErrorCode.NONE

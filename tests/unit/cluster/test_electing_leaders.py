@@ -14,6 +14,7 @@ from ottla.errors import (
     PolicyViolation,
     UnsupportedVersion,
 )
+from ottla.wire.messages.broker_registration import Listener
 from ottla.wire.messages.controller_registration import ControllerRegistrationRequest, Feature
 from unit.cluster.fleet import Fleet
 
@@ -319,6 +320,20 @@ class TestOurOwnTopics:
             change.replicas[1] for change in grown(rules, Standing(fleet.image.brokers), topic)
         ]
         assert sorted(added) == [3, 3, 3, 4, 4, 4]
+
+    def test_workers_of_one_host_share_no_partition(self):
+        fleet = Fleet()
+        fleet.join(1, rack="h1", listeners=[at("h1", 1)])
+        fleet.create("__consumer_offsets", partitions=6)
+        fleet.join(11, rack="h1", listeners=[at("h1", 2)])
+        assert all(p.replicas == (1,) for p in partitions(fleet, "__consumer_offsets"))
+        fleet.join(2, rack="h2", listeners=[at("h2", 1)])
+        fleet.join(12, rack="h2", listeners=[at("h2", 2)])
+        assert all(len(p.replicas) == 2 for p in partitions(fleet, "__consumer_offsets"))
+
+
+def at(host, port):
+    return Listener("PLAINTEXT", host, port, 0)
 
 
 def partitions(fleet, name):

@@ -233,7 +233,51 @@ def test_a_snapshot_takes_the_place_of_all_that_was_known(cluster, heard):
 def test_topics_that_a_start_misses_in_a_snapshot_are_known_as_deleted(cluster):
     topic_id = cluster.create("t").topic_id
     behind = MetadataCache(cluster.cache._config)
+    # Some are told of changes before the start has looked at its files.
+    behind.on_change(lambda changes: None)
     behind.committed(list(copy_of(cluster.cache.image).records()))
     cluster.delete("t")
     behind.replaced(list(copy_of(cluster.cache.image).records()))
     assert behind.deleted_ids == {topic_id}
+
+
+def test_a_start_knows_what_has_moved_away_from_its_node_by_the_log_and_by_snapshots(cluster):
+    cluster.start_broker(2)
+    topic_id = cluster.create("t", partitions=2, assignments=None).topic_id
+    cache = MetadataCache(cluster.cache._config)
+    cache.on_change(lambda changes: None)
+    here = cache._config.node_id
+
+    def replicas(index, *nodes):
+        return PartitionChangeRecord(
+            partition_id=index, topic_id=topic_id, replicas=list(nodes), isr=[nodes[0]]
+        )
+
+    cache.committed(list(copy_of(cluster.cache.image).records()))
+    cache.committed([replicas(0, here, 2), replicas(1, here, 2)])
+    cache.committed([replicas(0, 2), replicas(1, 2)])
+    assert cache.departed == {(topic_id, 0), (topic_id, 1)}
+    cache.committed([replicas(1, 2, here)])
+    assert cache.departed == {(topic_id, 0)}
+    later = MetadataCache(cluster.cache._config)
+    later.committed(list(copy_of(cache.image).records()))
+    later.committed([replicas(1, 2)])
+    cache.replaced(list(copy_of(later.image).records()))
+    assert cache.departed == {(topic_id, 0), (topic_id, 1)}
+    assert cache.deleted_ids == set()
+
+
+def test_who_fails_at_a_change_is_told_of_and_the_others_hear_of_it(cluster):
+    missed, told = [], []
+
+    def fail(changes):
+        raise ZeroDivisionError("a fault of ours")
+
+    cluster.cache.on_missed = missed.append
+    cluster.cache.on_change(fail)
+    cluster.cache.on_change(told.extend)
+    cluster.create("t")
+    assert "a fault of ours" in missed[0]
+    assert isinstance(told[0], TopicCreated)
+    cluster.cache.replaced(list(copy_of(cluster.cache.image).records()))
+    assert len(missed) == 2

@@ -6,12 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ottla.cluster.placement import Candidate, place
+from ottla.cluster.placement import Candidate, Host, place
 from ottla.errors import InvalidReplicationFactor
 
 
 def brokers(*racks):
-    return [Candidate(number, rack) for number, rack in enumerate(racks)]
+    """Each on a host of its own."""
+    return [on_host(number, rack, f"host-{number}") for number, rack in enumerate(racks)]
+
+
+def on_host(number, rack, name):
+    return Candidate(number, rack, Host(rack, frozenset({name})))
 
 
 @pytest.fixture(scope="module")
@@ -71,3 +76,17 @@ def test_replicas_are_distinct_even_and_on_as_many_racks_as_there_are(random_of,
     leaders = Counter(replicas[0] for replicas in placed)
     most, least = max(leaders.values()), min(leaders[broker] for broker in range(len(racks)))
     assert most - least <= 1
+
+
+def test_replicas_never_share_a_host(random_of):
+    """Two workers on each of three hosts, in two zones."""
+    workers = [
+        on_host(1000 * worker + host, zone, f"host-{host}")
+        for host, zone in ((1, "a"), (2, "a"), (3, "b"))
+        for worker in (0, 1)
+    ]
+    placed = place(workers, 60, 3, random_of(1))
+    assert all(sorted(node % 1000 for node in replicas) == [1, 2, 3] for replicas in placed)
+    assert set(Counter(replicas[0] for replicas in placed).values()) == {10}
+    with pytest.raises(InvalidReplicationFactor, match=r"on 3 host\(s\)"):
+        place(workers, 1, 4, random_of(1))

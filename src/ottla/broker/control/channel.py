@@ -11,6 +11,7 @@ from ottla.broker.control.node_connection import open_connection
 from ottla.client.failures import ClientFailed
 from ottla.errors import ErrorCode, NotController, error_of
 from ottla.ports import Random
+from ottla.types import NodeId
 from ottla.wire.schema import Message
 
 if TYPE_CHECKING:
@@ -40,6 +41,7 @@ class ControllerChannel:
         self._answer_here = answer_here
         self._node_id = node_id
         self._connection: Connection | None = None
+        self._turn = 0
         self._opening = asyncio.Lock()
         self._awaiting_change: dict[asyncio.Future[None], None] = {}
         leadership.on_leader_change(self._leader_changed)
@@ -100,6 +102,7 @@ class ControllerChannel:
     async def _connected(self, timeout_s: float) -> Connection:
         async with self._opening:
             address = self._leadership.address_of(self._leadership.leader_id)
+            address = address or self._address_of_another()
             if address is None:
                 raise NotController("Nobody is known to be the controller.")
             kept = self._connection
@@ -109,6 +112,16 @@ class ControllerChannel:
             async with asyncio.timeout(timeout_s):
                 self._connection = await open_connection(self._node_id, address)
             return self._connection
+
+    def _address_of_another(self) -> str | None:
+        """Whoever does not know who leads asks the voters in turn. A node whose disk does not
+        answer would else be the last to hear of it: a vote has to be written down.
+        """
+        others = sorted(self._leadership.voter_ids - {self._node_id})
+        self._turn += 1
+        if not others:
+            return None
+        return self._leadership.address_of(NodeId(others[self._turn % len(others)]))
 
     @contextmanager
     def _next_leader(self) -> Iterator[asyncio.Future[None]]:

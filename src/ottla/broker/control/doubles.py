@@ -4,6 +4,8 @@ fetches from another disk while the first still does is not let in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from ottla.ports import Clock
 from ottla.quorum.state import NO_DIRECTORY_ID
 from ottla.quorum.voters import ReplicaKey, VoterSet
@@ -12,7 +14,9 @@ from ottla.quorum.voters import ReplicaKey, VoterSet
 class Doubles:
     """Asked by whoever leads the metadata log, at each fetch of it."""
 
-    def __init__(self, own: ReplicaKey, voters: VoterSet, clock: Clock, window_ms: int) -> None:
+    def __init__(
+        self, own: ReplicaKey, voters: Callable[[], VoterSet], clock: Clock, window_ms: int
+    ) -> None:
         self._own = own
         self._voters = voters
         self._clock = clock
@@ -23,7 +27,7 @@ class Doubles:
     def has_double(self, replica: ReplicaKey) -> bool:
         if replica.id == self._own.id:
             return replica.directory_id != self._own.directory_id
-        voter = self._voters.get(replica.id)
+        voter = self._voters().get(replica.id)
         if voter is None or voter.key.directory_id != NO_DIRECTORY_ID:
             return False
         now_ms = self._clock.now().steady_ms

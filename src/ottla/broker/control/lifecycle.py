@@ -95,6 +95,8 @@ class Lifecycle:
         self._answer_s = config.broker_session_timeout_ms / 1000 / HEARTBEATS_PER_SESSION
         self._offline: list[bytes] = []
         self._news = asyncio.Event()
+        self._is_aside = False
+        self._has_to_tell = asyncio.Event()
         self._beating: asyncio.Task[None] | None = None
         self._request = BrokerRegistrationRequest()
         self.epoch = NO_BROKER_EPOCH
@@ -169,7 +171,7 @@ class Lifecycle:
     async def _beat_on(self) -> None:
         pause_s = self._interval_s
         while True:
-            await asyncio.sleep(pause_s)
+            await self._pause(pause_s)
             pause_s = min(self._interval_s, ASKING_PAUSE_S_MAX)
             try:
                 await self._beat(self._answer_s)
@@ -182,6 +184,24 @@ class Lifecycle:
             except Exception:
                 # Without heartbeats this broker would stay fenced for good.
                 logger.exception("no heartbeat")
+
+    async def _pause(self, seconds: float) -> None:
+        """Until a heartbeat is due, or has something to tell."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._has_to_tell.wait()
+        except TimeoutError:
+            pass
+        self._has_to_tell.clear()
+
+    def stand_aside(self, is_aside: bool) -> None:
+        """Others are to lead what this broker leads; or it takes part again. It stops before any
+        other can begin, and an answer to a heartbeat of before changes nothing in that.
+        """
+        self._is_aside = is_aside
+        if is_aside:
+            self._lease.lose()
+        self._has_to_tell.set()
 
     async def _register_again(self) -> None:
         try:
@@ -196,13 +216,14 @@ class Lifecycle:
             broker_id=self._config.node_id,
             broker_epoch=self.epoch,
             current_metadata_offset=self._published_offset() - 1,
+            want_fence=self._is_aside,
             want_shut_down=want_shut_down,
             offline_log_dirs=self._offline,
         )
         limit_s = self._timeout_s if timeout_s is None else timeout_s
         sent_s = self._clock.steady_s()
         reply = await self._channel.ask(request, BrokerHeartbeatResponse, limit_s, self._answer_s)
-        if reply.is_fenced:
+        if reply.is_fenced or self._is_aside:
             self._lease.lose()
         else:
             self._lease.extend(sent_s)

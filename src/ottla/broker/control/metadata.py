@@ -2,11 +2,14 @@
 
 Handlers read it; whoever has work to do when it changes listens. Listeners hear of each committed
 batch once, after all of it is folded, as a list of changes in this order: what is gone, what is
-new, what is different.
+new, what is different. Settings come before leaders and replicas: who is elected, or was counted
+out, is so by the minimum of in-sync replicas that the controller knew, and no leader may commit by
+a lower one then.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -105,6 +108,8 @@ Change = (
 )
 OnChange = Callable[[Sequence[Change]], None]
 
+logger = logging.getLogger(__name__)
+
 
 class MetadataCache:
     """What is committed of the metadata log."""
@@ -118,10 +123,15 @@ class MetadataCache:
         self._by_topic: dict[str, dict[Hashable, Any]] = {}
         self._kept_for_image: dict[Hashable, Any] = {}
         self._listeners: list[OnChange] = []
+        # Told why this node does not follow the metadata any more.
+        self.on_missed: Callable[[str], None] = lambda reason: None
         # This node, while it may not act as a leader: clients are not sent to it.
         self.absent_leader = NO_NODE
         # Topics whose deletion a start has read in the log; nobody asks for later ones.
         self.deleted_ids: set[bytes] = set()
+        # Partitions of which it has read there that they have moved away from this node.
+        self.departed: set[tuple[bytes, int]] = set()
+        self._is_noting = True
 
     # What handlers ask.
 
@@ -219,6 +229,10 @@ class MetadataCache:
     def on_change(self, listener: OnChange) -> None:
         self._listeners.append(listener)
 
+    def end_notes(self) -> None:
+        """The start has looked at its files: what goes from here on, listeners are told."""
+        self._is_noting = False
+
     def set_absent_leader(self, node_id: NodeId) -> None:
         """NO_NODE: all leaders can be told of."""
         self.absent_leader = node_id
@@ -235,17 +249,16 @@ class MetadataCache:
         for record in records:
             self._forget(record)
             batch.see(record, self.image)
+            if self._is_noting:
+                self._note_absence(record)
             self.image.apply(record)
-            if isinstance(record, RemoveTopicRecord) and not self._listeners:
-                self.deleted_ids.add(record.topic_id)
         if not self._listeners:
             return
         changes = batch.changes(self.image)
         if batch.broker_config:
             changes.append(BrokerConfigChanged(self.broker_config))
         if changes:
-            for listener in self._listeners:
-                listener(changes)
+            self._tell(changes)
 
     def replaced(self, records: Iterable[Message]) -> None:
         """All that is committed is in these records, whatever was known before (KIP-630)."""
@@ -258,11 +271,43 @@ class MetadataCache:
         self._effective = self._plain_topic_config = None
         changes = _differences(before, self.image)
         changes.append(BrokerConfigChanged(self.broker_config))
-        if not self._listeners:
+        if self._is_noting:
             gone = before.topics_by_id.keys() - self.image.topics_by_id.keys()
             self.deleted_ids.update(gone)
+            self.departed |= self._places(before) - self._places(self.image)
+        self._tell(changes)
+
+    def _tell(self, changes: Sequence[Change]) -> None:
+        """Whoever has not carried out a change never hears of it again: only a start helps, which
+        reads all of it anew. The others are told all the same.
+        """
         for listener in self._listeners:
-            listener(changes)
+            try:
+                listener(changes)
+            except Exception as error:
+                logger.exception("a change of the metadata cannot be carried out")
+                self.on_missed(f"a change of the metadata cannot be carried out: {error!r}")
+
+    def _note_absence(self, record: Message) -> None:
+        """At a start: what the record takes away from this node, or brings back."""
+        if isinstance(record, RemoveTopicRecord):
+            self.deleted_ids.add(record.topic_id)
+        elif isinstance(record, PartitionChangeRecord) and record.replicas is not None:
+            place = (record.topic_id, record.partition_id)
+            before = self.image.topic_with_id(record.topic_id).partitions.get(record.partition_id)
+            if self._config.node_id in record.replicas:
+                self.departed.discard(place)
+            elif before is not None and self._config.node_id in before.replicas:
+                self.departed.add(place)
+
+    def _places(self, image: MetadataImage) -> set[tuple[bytes, int]]:
+        """The partitions that have a replica here."""
+        return {
+            (topic.id, index)
+            for topic in image.topics_by_id.values()
+            for index, partition in topic.partitions.items()
+            if self._config.node_id in partition.replicas
+        }
 
     def _forget(self, record: Message) -> None:
         if isinstance(record, PartitionRecord | PartitionChangeRecord | RemoveTopicRecord):
@@ -299,6 +344,7 @@ def _differences(before: MetadataImage, after: MetadataImage) -> list[Change]:
         added = tuple(index for index in topic.partitions if index not in known.partitions)
         if added:
             changes.append(PartitionsAdded(topic, added))
+    changes += [TopicConfigChanged(topic) for _, topic in stayed]
     for known, topic in stayed:
         for index, was in known.partitions.items():
             now = topic.partitions[index]
@@ -306,7 +352,6 @@ def _differences(before: MetadataImage, after: MetadataImage) -> list[Change]:
                 changes.append(LeaderChanged(topic, index, now))
             elif now != was:
                 changes.append(ReplicasChanged(topic, index, now))
-    changes += [TopicConfigChanged(topic) for _, topic in stayed]
     changes.append(BrokersChanged())
     return changes
 
@@ -359,17 +404,17 @@ class _Batch:
         changes += [TopicCreated(image.topics_by_id[topic_id]) for topic_id in self.created]
         for topic_id, indexes in self.added.items():
             changes.append(PartitionsAdded(image.topics_by_id[topic_id], tuple(indexes)))
+        names = image.topics_by_name if self.broker_config else self.configured
+        for name in names:
+            topic = image.topics_by_name.get(name)
+            if topic is not None and topic.id not in self.created:
+                changes.append(TopicConfigChanged(topic))
         for place in {**self.led, **self.replicated}:
             topic_id, index = place
             topic = image.topics_by_id.get(topic_id)
             if topic and topic_id not in self.created and index not in self.added.get(topic_id, ()):
                 kind = LeaderChanged if place in self.led else ReplicasChanged
                 changes.append(kind(topic, index, topic.partitions[index]))
-        names = image.topics_by_name if self.broker_config else self.configured
-        for name in names:
-            topic = image.topics_by_name.get(name)
-            if topic is not None and topic.id not in self.created:
-                changes.append(TopicConfigChanged(topic))
         if self.brokers:
             changes.append(BrokersChanged())
         return changes

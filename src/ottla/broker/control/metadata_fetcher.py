@@ -148,7 +148,7 @@ class MetadataFetcher:
             code = reply.responses[0].partitions[0].error_code
         is_foreign = self._peers.is_of_another_cluster(peer, code)
         if code == ErrorCode.INVALID_VOTER_KEY:
-            self._quorum.meet_double()
+            self._quorum.admission.meet_double()
             is_foreign = True
         if reply.error_code or not reply.responses or is_foreign:
             known = self._quorum
@@ -160,7 +160,7 @@ class MetadataFetcher:
         leader, parted, snapshot = data.current_leader, data.diverging_epoch, data.snapshot_id
         leader_id = NodeId(leader.leader_id)
         if self._is_unknown_lead(leader_id, leader.leader_epoch):
-            self._quorum.meet_double()
+            self._quorum.admission.meet_double()
         records = bytes(data.records or b"")
         event = FetchAnswered(
             log.end_offset,

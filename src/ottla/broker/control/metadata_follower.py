@@ -69,9 +69,15 @@ class MetadataFollower:
         remembered = {store: self._opener.remembered(store, topic_ids) for store in online}
         synced = {store: each.recovery_points for store, each in remembered.items()}
         finder = Finder(
-            metadata.image, metadata.deleted_ids, self._node_id, synced, self._departures
+            metadata.image,
+            metadata.deleted_ids,
+            metadata.departed,
+            self._node_id,
+            synced,
+            self._departures,
         )
         found, with_id = finder.look(self._stores.online(), self._opener.in_store)
+        metadata.end_notes()
         placement = self._stores.placement(())
         for topic in topics:
             for index, image in topic.partitions.items():
@@ -101,7 +107,8 @@ class MetadataFollower:
             if not self._may_lead():
                 partition.suspend()
         else:
-            partition.follow(image.leader_epoch, NodeId(image.leader))
+            is_in_sync = self._node_id in image.isr
+            partition.follow(image.leader_epoch, NodeId(image.leader), is_in_sync=is_in_sync)
         self._on_role(partition)
 
     def _wanted(self, topic: TopicImage, index: int) -> Wanted:

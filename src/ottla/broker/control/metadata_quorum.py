@@ -12,15 +12,22 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ottla.broker.control.admission import Admission
 from ottla.broker.control.confirmations import Confirmations
-from ottla.broker.control.control_batches import leader_change_batch
+from ottla.broker.control.control_batches import leader_change_batch, voters_batch
+from ottla.broker.control.quorum_voters import LISTENER
+from ottla.broker.control.voter_changes import VoterChanges
+from ottla.broker.control.voter_records import snapshot_voters, voters_in, voters_record
 from ottla.broker.storage.partition import Partition
 from ottla.cluster.snapshot_file import SnapshotId
-from ottla.errors import CannotStart, NotController, OttlaError
+from ottla.errors import NotController, OttlaError
 from ottla.ports import Clock
 from ottla.quorum.decisions import (
     AnnounceEpoch,
     Answer,
+    AnswerChange,
+    AppendVoters,
+    AskUpdate,
     AskVote,
     BeginAfter,
     Commit,
@@ -38,12 +45,20 @@ from ottla.quorum.decisions import (
     WakeAt,
 )
 from ottla.quorum.description import Description
-from ottla.quorum.events import Event, LogMoved, ResignAsked, Started, TimePassed
+from ottla.quorum.events import (
+    Event,
+    LogMoved,
+    ResignAsked,
+    Started,
+    TimePassed,
+    VotersAppended,
+)
 from ottla.quorum.node import LogEnd
 from ottla.quorum.quorum import Quorum
 from ottla.quorum.state import QuorumState
-from ottla.quorum.voters import Endpoint
+from ottla.quorum.voters import Endpoint, Voter, VoterSet
 from ottla.types import NO_NODE, LeaderEpoch, NodeId, Offset
+from ottla.wire.codec import MalformedMessage
 from ottla.wire.records import read_header
 from ottla.wire.schema import Buffer
 
@@ -60,8 +75,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 RESIGN_S_MAX: Final = 0.5
-# So often a start says that it waits for other nodes.
-WAIT_TOLD_S: Final = 5.0
 
 
 class Told(NamedTuple):
@@ -86,9 +99,10 @@ class MetadataQuorum:
         state: QuorumState,
         save: Callable[[QuorumState], Awaitable[None]],
         snapshots: MetadataSnapshots,
-        peers: QuorumPeers | None,
+        new_peers: Callable[[], QuorumPeers],
         give_up: Callable[[str], None],
     ) -> None:
+        """The only voter speaks to nobody: it makes its peers when it gets some."""
         self._loop = loop
         self._clock = clock
         self.partition = partition
@@ -99,8 +113,10 @@ class MetadataQuorum:
         self.snapshots = snapshots
         # One that has come from the leader, until the log begins after it.
         self.fetched: Snapshot | None = None
-        self._peers = peers
-        self._fetcher = None if peers is None else self._new_fetcher(peers)
+        self._new_peers = new_peers
+        self._peers: QuorumPeers | None = None
+        self._fetcher: MetadataFetcher | None = None
+        self._known_voters = self._quorum.voters
         self._give_up = give_up
         self._controller: Runtime[Controller] | None = None
         self._truncation: Truncation | None = None
@@ -115,20 +131,27 @@ class MetadataQuorum:
         self._committed = Offset(partition.high_watermark.offset)
         self._known = (NO_NODE, -1)
         self._listeners: list[Callable[[], None]] = []
-        self._is_ready = asyncio.Event()
         self._own_endpoint: Endpoint | None = None
-        self._strangers: set[NodeId] = set()
-        self._refusal: CannotStart | None = None
-        if peers is not None:
-            peers.on_stranger = self._meet_stranger
+        self.admission = Admission(
+            partition.node_id, lambda: self._quorum, self.address_of, self._addresses
+        )
+        self.changes = VoterChanges(loop, partition.node_id, self.tell)
+        if self.has_others:
+            self._reach()
         self.confirmations = Confirmations(self._other_voters, partition.waiters.wake_fetches)
         partition.commit_by(self)
 
-    def _new_fetcher(self, peers: QuorumPeers) -> MetadataFetcher:
-        # The only voter speaks to nobody, and starts sooner without the client.
-        from ottla.broker.control.metadata_fetcher import MetadataFetcher
+    def _reach(self) -> QuorumPeers:
+        """The others, as soon as there may be some."""
+        if self._peers is None:
+            from ottla.broker.control.metadata_fetcher import MetadataFetcher
 
-        return MetadataFetcher(self._loop, self, peers)
+            peers = self._peers = self._new_peers()
+            peers.own = self._quorum.own
+            peers.on_stranger = self.admission.meet_stranger
+            self._fetcher = MetadataFetcher(self._loop, self, peers)
+            peers.set_voters(self._quorum.voters)
+        return self._peers
 
     # ---------------------------------------------------------------------------- being asked
 
@@ -148,6 +171,32 @@ class MetadataQuorum:
     def is_leader(self) -> bool:
         return self.partition.is_leader
 
+    @property
+    def own(self) -> Voter:
+        return self._quorum.own
+
+    @property
+    def listener_name(self) -> str:
+        """By which the voters know each other's endpoints."""
+        endpoints = self._quorum.own.endpoints
+        return endpoints[0].name if endpoints else LISTENER
+
+    @property
+    def voters(self) -> VoterSet:
+        """As the log has them, committed or not."""
+        return self._quorum.voters
+
+    @property
+    def kraft_version(self) -> int:
+        """1 where the voters are records in the log, 0 where they are a setting."""
+        return int(self._quorum.can_change)
+
+    def voters_at(self, end_offset: int) -> VoterSet | None:
+        return self._quorum.voters_at(end_offset)
+
+    def forget_voters_before(self, offset: int) -> None:
+        self._quorum.forget_voters_before(offset)
+
     def _other_voters(self) -> list[int]:
         return [voter.key.id for voter in self._quorum.voters if voter.key.id != self.node_id]
 
@@ -160,6 +209,9 @@ class MetadataQuorum:
         """Whether anybody else has a say; the only voter may still be followed."""
         return not (self._quorum.is_voter and len(self._quorum.voters) == 1)
 
+    def _addresses(self) -> str:
+        return "" if self._peers is None else self._peers.addresses()
+
     def address_of(self, node_id: NodeId) -> str | None:
         """Where the quorum's requests to this node go; None when nobody has said."""
         return None if self._peers is None else self._peers.address_of(node_id)
@@ -171,6 +223,12 @@ class MetadataQuorum:
     def serves_at(self, name: str, host: str, port: int) -> None:
         """Where others find this node, as far as no list of voters says so."""
         self._own_endpoint = Endpoint(name, host, port)
+        if self._quorum.can_change or not self._quorum.own.endpoints:
+            self._quorum.listens_at((self._own_endpoint,))
+            if self._peers is not None:
+                self._peers.own = self._quorum.own
+            if self._known[1] >= 0:
+                self.tell(TimePassed())
 
     def on_leader_change(self, callback: Callable[[], None]) -> None:
         """Told when another node leads, under another epoch, or nobody does."""
@@ -207,59 +265,6 @@ class MetadataQuorum:
         """Returns when a saved epoch is taken up; the only voter leads then."""
         await self.ask(Started())
 
-    async def ready(self) -> None:
-        """Returns when there is a leader, and all that it had committed is known here."""
-        while not self._is_ready.is_set():
-            try:
-                async with asyncio.timeout(WAIT_TOLD_S):
-                    await self._is_ready.wait()
-            except TimeoutError:
-                logger.warning("%s", self._awaited())
-
-        if self._refusal is not None:
-            raise self._refusal
-
-    def meet_double(self) -> None:
-        """Others have heard of this node's number from another disk."""
-        address = self.address_of(self.node_id)
-        where = "" if address is None else f", at {address} by controller.quorum.voters"
-        what = f"Another node with node.id={self.node_id} is running{where}"
-        if self._is_ready.is_set():
-            logger.error("%s; stop one of the two", what)
-        else:
-            self._refusal = CannotStart(
-                f"{what}; give this one another node.id. (Or it was this one, with another disk.)"
-            )
-            self._is_ready.set()
-
-    def _meet_stranger(self, node_id: NodeId) -> None:
-        """Of another cluster. Where no majority of our own is left, this node is the stranger."""
-        if node_id in self._strangers:
-            return
-        self._strangers.add(node_id)
-        voters, address = self._quorum.voters, self.address_of(node_id)
-        left = [key.id for key in voters.keys if key.id not in self._strangers]
-        is_lost = not self._quorum.is_voter or len(left) < voters.majority
-        if is_lost and not self._is_ready.is_set():
-            self._refusal = CannotStart(
-                f"The node at {address} belongs to another cluster than this one's data directory: "
-                "start with the directory of that cluster, or name the nodes of this one in "
-                "controller.quorum.voters or controller.quorum.bootstrap.servers."
-            )
-            self._is_ready.set()
-        else:
-            logger.error(
-                "the node at %s belongs to another cluster: its data directory is not of this one, "
-                "or controller.quorum.voters has a wrong address",
-                address,
-            )
-
-    def _awaited(self) -> str:
-        if not self._quorum.is_voter and self._peers is not None:
-            return f"waiting for the controllers at {self._peers.addresses()}"
-        names = ", ".join(str(voter.key.id) for voter in self._quorum.voters)
-        return f"waiting for a majority of the voters {names}"
-
     def log_renewed(self) -> None:
         """The log was opened anew after a failed sync, and may have lost what was not synced."""
         if self.has_others:
@@ -267,6 +272,8 @@ class MetadataQuorum:
         else:
             # As after a start: nobody has to be waited for, and the old epoch must not go on.
             self._quorum = self._make(self._state)
+            if self._own_endpoint is not None:
+                self._quorum.listens_at((self._own_endpoint,))
             self.tell(Started())
 
     async def resign(self) -> None:
@@ -287,6 +294,7 @@ class MetadataQuorum:
             self._fetcher.stop()
         if self._peers is not None:
             self._peers.close()
+        self.changes.close()
         for told in self._told:
             if told.done is not None and not told.done.done():
                 told.done.set_exception(NotController("this node stops"))
@@ -334,6 +342,8 @@ class MetadataQuorum:
                     self._decisions.extend(
                         self._quorum.handle(self._current.event, self.log_end(), now_ms)
                     )
+                    if self._quorum.voters is not self._known_voters:
+                        self._meet_voters()
                 if not self._decisions:
                     self._finish()
                     if not self._told:
@@ -351,6 +361,16 @@ class MetadataQuorum:
             self._known = known
             for listener in self._listeners:
                 listener()
+
+    def _meet_voters(self) -> None:
+        """Others vote from now on, or somewhere else: by a record, or because one was cut off."""
+        voters, before = self._quorum.voters, self._known_voters
+        self._known_voters = voters
+        if self.has_others or self._peers is not None:
+            self._reach().set_voters(voters)
+        if voters.keys != before.keys and (len(voters) > 1 or len(before) > 1):
+            ids = ", ".join(str(key.id) for key in voters.keys)
+            logger.info("the voters of the metadata log are %s", ids)
 
     async def _wait(self, waits: Awaitable[object]) -> None:
         try:
@@ -415,6 +435,20 @@ class MetadataQuorum:
             # After this turn: whoever tells may be in the middle of a change of roles.
             self._loop.call_soon(self.tell, ResignAsked())
 
+    def _append_voters(self, decision: AppendVoters) -> None:
+        now_ms, partition = self._clock.now().wall_ms, self.partition
+        record = voters_record(decision.voters)
+        batch = memoryview(voters_batch(record, now_ms, is_first=decision.is_first))
+        header = read_header(batch)
+        try:
+            appended = partition.append_own(batch, header, now_ms)
+        except (OttlaError, OSError) as error:
+            self.failed(self._quorum.epoch, error)
+            return
+        partition.wait_durable(self, self._quorum.epoch)
+        offset = Offset(appended.base_offset + header.count - 1)
+        self._told.appendleft(Told(VotersAppended(offset, decision.voters), b"", None))
+
     def _step_down(self, decision: StepDown) -> None:
         if self.has_others:
             logger.info("this node leads the metadata log no more, epoch %d", decision.epoch)
@@ -425,9 +459,8 @@ class MetadataQuorum:
 
     def _follow(self, decision: Follow) -> None:
         self.partition.follow(LeaderEpoch(decision.epoch), decision.leader_id)
-        assert self._peers is not None, "the only voter follows nobody"
+        self._reach().learn(decision.leader_id, decision.endpoints)
         assert self._fetcher is not None
-        self._peers.learn(decision.leader_id, decision.endpoints)
         self._fetcher.fetch_from(decision.leader_id, decision.epoch)
 
     def _seek(self, decision: Seek) -> None:
@@ -454,12 +487,16 @@ class MetadataQuorum:
     def _take_records(self, decision: TakeRecords) -> None:
         partition, now_ms = self.partition, self._clock.now().wall_ms
         try:
+            found = list(voters_in(self._current.records))
             taken = partition.append_replicated(self._current.records, now_ms)
-        except (OttlaError, OSError) as error:
+        except (OttlaError, MalformedMessage, OSError) as error:
             # It is fetched again.
             logger.error("what the leader of the metadata log has sent is not taken: %s", error)
-        else:
-            partition.metrics.bytes_in += taken
+            return
+        partition.metrics.bytes_in += taken
+        for offset, voters in reversed(found):
+            if offset < partition.end_offset:
+                self._told.appendleft(Told(VotersAppended(offset, voters), b"", None))
 
     def _take_snapshot(self, decision: TakeSnapshot) -> None:
         assert self._fetcher is not None
@@ -477,6 +514,9 @@ class MetadataQuorum:
         await self._truncation.restart_at(self.partition, decision.end_offset)
         self._committed = max(self._committed, snapshot.end_offset)
         self._told.appendleft(Told(LogMoved(), b"", None))
+        told = snapshot_voters(snapshot)
+        if told is not None:
+            self._told.appendleft(Told(VotersAppended(*told), b"", None))
         self._advance()
 
     def _commit(self, decision: Commit) -> None:
@@ -501,9 +541,11 @@ class MetadataQuorum:
         delay_ms = max(0, decision.at_ms - self._clock.now().steady_ms)
         self._timer = self._loop.call_later(delay_ms / 1000, self.tell, TimePassed())
 
-    def _send(self, decision: AskVote | AnnounceEpoch | EndEpoch) -> None:
-        assert self._peers is not None, "the only voter asks nobody"
-        self._peers.send(decision, self.tell)
+    def _send(self, decision: AskVote | AnnounceEpoch | EndEpoch | AskUpdate) -> None:
+        self._reach().send(decision, self.tell)
+
+    def _answer_change(self, decision: AnswerChange) -> None:
+        self.changes.answered(decision)
 
     # ------------------------------------------------------------------------ as the commit rule
 
@@ -523,13 +565,13 @@ class MetadataQuorum:
         """All that the leader said to be committed is known here."""
         told = None if self._controller is None else self._controller.tell_committed()
         if told is None:
-            self._is_ready.set()
+            self.admission.let_in()
         else:
             told.add_done_callback(self._became_ready)
 
     def _became_ready(self, task: asyncio.Task[None]) -> None:
         if not task.cancelled():
-            self._is_ready.set()
+            self.admission.let_in()
 
 
 _CARRIED_OUT: Final[Mapping[type[Decision], Callable[[MetadataQuorum, Any], Any]]] = {
@@ -549,4 +591,7 @@ _CARRIED_OUT: Final[Mapping[type[Decision], Callable[[MetadataQuorum, Any], Any]
     AskVote: MetadataQuorum._send,
     AnnounceEpoch: MetadataQuorum._send,
     EndEpoch: MetadataQuorum._send,
+    AskUpdate: MetadataQuorum._send,
+    AppendVoters: MetadataQuorum._append_voters,
+    AnswerChange: MetadataQuorum._answer_change,
 }

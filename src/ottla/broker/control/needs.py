@@ -30,6 +30,9 @@ class Leadership(Protocol):
     @property
     def is_leader(self) -> bool: ...
 
+    @property
+    def voter_ids(self) -> set[int]: ...
+
     def address_of(self, node_id: NodeId) -> str | None:
         """Where a voter is reached; None when nobody has said."""
 

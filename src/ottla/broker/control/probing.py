@@ -1,8 +1,10 @@
 """The controller looks after a broker that has fallen silent: is its process still there?
 
 A kill -9 closes a broker's sockets at once. Where nobody listens at its address it is fenced
-without waiting for its session to end; fencing is always safe, as one that lives is unfenced by its
-next heartbeat. One that takes connections, or is not to be reached at all, keeps its session.
+without waiting for its session to end. On the way to another machine a firewall may refuse as well,
+while the broker leads on under its lease (ADR 0011): where there are such, `broker.refusal.fences`
+is false, and only this machine itself is believed. One that takes connections, or is not to be
+reached at all, keeps its session.
 """
 
 from __future__ import annotations
@@ -13,11 +15,13 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ottla.errors import OttlaError
+from ottla.ports import Network
 
 if TYPE_CHECKING:
     from ottla.broker.control.metadata import MetadataCache
     from ottla.broker.control.needs import Leadership
     from ottla.cluster.image import Endpoint
+    from ottla.config import BrokerConfig
 
 logger = logging.getLogger(__name__)
 
@@ -36,12 +40,15 @@ class HeartbeatsOf(NamedTuple):
 class Probes:
     def __init__(
         self,
-        node_id: int,
+        config: BrokerConfig,
         leadership: Leadership,
         metadata: MetadataCache,
         fence: Callable[[int, int], Awaitable[Any]],
+        network: Network,
     ) -> None:
-        self._node_id = node_id
+        self._network = network
+        self._believes_others = config.broker_refusal_fences
+        self._node_id = config.node_id
         self._leadership = leadership
         self._metadata = metadata
         self._fence = fence
@@ -81,7 +88,7 @@ class Probes:
             if broker is None or broker.is_fenced:
                 return False
             points = broker.endpoints.values()
-            refused = [await _is_refused(point) for point in points]
+            refused = [await self._is_refused(point) for point in points]
             if not refused or not all(refused):
                 continue
             try:
@@ -93,18 +100,20 @@ class Probes:
                 return True
         return False
 
+    async def _is_refused(self, point: Endpoint) -> bool:
+        """Whether nobody can be listening there."""
+        try:
+            async with asyncio.timeout(CONNECT_TIMEOUT_S):
+                if not (self._believes_others or await self._network.is_own(point.host)):
+                    return False
+                _, writer = await asyncio.open_connection(point.host, point.port)
+        except ConnectionRefusedError:
+            return True
+        except (OSError, TimeoutError):
+            return False
+        writer.close()
+        return False
+
     def close(self) -> None:
         for task in tuple(self._under_way.values()):
             task.cancel()
-
-
-async def _is_refused(point: Endpoint) -> bool:
-    try:
-        async with asyncio.timeout(CONNECT_TIMEOUT_S):
-            _, writer = await asyncio.open_connection(point.host, point.port)
-    except ConnectionRefusedError:
-        return True
-    except (OSError, TimeoutError):
-        return False
-    writer.close()
-    return False

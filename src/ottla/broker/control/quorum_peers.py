@@ -13,13 +13,20 @@ from ottla.client.connection import Connection
 from ottla.client.failures import CannotConnect, ClientFailed
 from ottla.client.settings import ClientSettings, join_address
 from ottla.errors import ErrorCode
-from ottla.quorum.decisions import AnnounceEpoch, AskVote, EndEpoch
-from ottla.quorum.events import Acknowledged, Event, RequestFailed, VoteAnswered
+from ottla.quorum.decisions import AnnounceEpoch, AskUpdate, AskVote, EndEpoch
+from ottla.quorum.events import (
+    Acknowledged,
+    Event,
+    RequestFailed,
+    UpdateAnswered,
+    VoteAnswered,
+)
 from ottla.quorum.times import Times
 from ottla.quorum.voters import Endpoint, Voter
 from ottla.types import METADATA_TOPIC, NODE_SOFTWARE, NodeId
 from ottla.wire.messages import begin_quorum_epoch as begin
 from ottla.wire.messages import end_quorum_epoch as end
+from ottla.wire.messages import update_raft_voter as update
 from ottla.wire.messages.fetch import FetchRequest, FetchResponse
 from ottla.wire.messages.fetch_snapshot import FetchSnapshotRequest, FetchSnapshotResponse
 from ottla.wire.messages.vote import VotePartition, VoteRequest, VoteResponse, VoteTopic
@@ -33,7 +40,7 @@ TALK: Final = "talk"
 FETCH: Final = "fetch"
 # As in Kafka, who is known by an address alone has an id below those of nodes, and of nobody.
 FIRST_STRANGER: Final = -2
-Ask = AskVote | AnnounceEpoch | EndEpoch
+Ask = AskVote | AnnounceEpoch | EndEpoch | AskUpdate
 
 
 class QuorumPeers:
@@ -42,7 +49,6 @@ class QuorumPeers:
         loop: asyncio.AbstractEventLoop,
         own: Voter,
         cluster_id: str,
-        voters: Iterable[Voter],
         times: Times,
         strangers: Sequence[Endpoint] = (),
     ) -> None:
@@ -51,10 +57,13 @@ class QuorumPeers:
         self.own = own
         self.cluster_id = cluster_id
         self.times = times
-        self._endpoints = {voter.key.id: voter.endpoints for voter in voters if voter.endpoints}
-        self._endpoints[own.key.id] = own.endpoints
-        for position, endpoint in enumerate(strangers):
-            self._endpoints[NodeId(FIRST_STRANGER - position)] = (endpoint,)
+        # Of voters as their records have them, and where each node was last said to be.
+        self._recorded: dict[NodeId, tuple[Endpoint, ...]] = {}
+        self._strangers = [NodeId(FIRST_STRANGER - at) for at in range(len(strangers))]
+        self._endpoints: dict[NodeId, tuple[Endpoint, ...]] = {
+            node_id: (endpoint,)
+            for node_id, endpoint in zip(self._strangers, strangers, strict=True)
+        }
         self._connections: dict[tuple[NodeId, str], Connection] = {}
         self._opening: dict[tuple[NodeId, str], asyncio.Lock] = {}
         self._asking: dict[asyncio.Task[None], None] = {}
@@ -70,7 +79,9 @@ class QuorumPeers:
 
     @property
     def others(self) -> list[NodeId]:
-        return [node_id for node_id in self._endpoints if node_id != self.own.key.id]
+        """Whom to ask who leads: the voters, and who was named without saying which node it is."""
+        known = [*self._recorded, *self._strangers]
+        return [node_id for node_id in known if node_id != self.own.key.id]
 
     def addresses(self) -> str:
         """Those of all others, for people."""
@@ -79,11 +90,21 @@ class QuorumPeers:
 
     def endpoint_of(self, node_id: NodeId) -> Endpoint | None:
         endpoints = self._endpoints.get(node_id)
+        if node_id == self.own.key.id:
+            endpoints = self.own.endpoints or endpoints
         return endpoints[0] if endpoints else None
 
     def address_of(self, node_id: NodeId) -> str | None:
         endpoint = self.endpoint_of(node_id)
         return None if endpoint is None else join_address(endpoint.host, endpoint.port)
+
+    def set_voters(self, voters: Iterable[Voter]) -> None:
+        """Who votes now, and where each is; one that is no more may still lead for a moment."""
+        recorded = {voter.key.id: voter.endpoints for voter in voters if voter.endpoints}
+        for node_id, endpoints in recorded.items():
+            if self._recorded.get(node_id) != endpoints:
+                self._endpoints[node_id] = endpoints
+        self._recorded = recorded
 
     def learn(self, node_id: NodeId, endpoints: tuple[Endpoint, ...]) -> None:
         """A leader has said where it is."""
@@ -104,10 +125,12 @@ class QuorumPeers:
             await asyncio.wait(self._asking, timeout=timeout_s)
 
     async def _ask(self, decision: Ask, tell: Callable[[Event], None]) -> None:
-        peer = decision.peer.id
+        peer = decision.leader_id if isinstance(decision, AskUpdate) else decision.peer.id
         try:
             if isinstance(decision, AskVote):
                 event = await self._ask_vote(decision)
+            elif isinstance(decision, AskUpdate):
+                event = await self._update(decision)
             elif isinstance(decision, AnnounceEpoch):
                 event = await self._announce(decision)
             else:
@@ -177,6 +200,20 @@ class QuorumPeers:
         )
         reply = await self._exchange(peer.id, TALK, request, end.EndQuorumEpochResponse)
         return self._acknowledged(peer.id, reply)
+
+    async def _update(self, decision: AskUpdate) -> Event:
+        voter = decision.voter
+        request = update.UpdateRaftVoterRequest(
+            self.cluster_id,
+            decision.epoch,
+            voter.key.id,
+            voter.key.directory_id,
+            [update.VoterListener(*endpoint) for endpoint in voter.endpoints],
+            update.KRaftVersionFeature(voter.kraft_version_min, voter.kraft_version_max),
+        )
+        leader_id = decision.leader_id
+        reply = await self._exchange(leader_id, TALK, request, update.UpdateRaftVoterResponse)
+        return UpdateAnswered(leader_id, decision.epoch, ErrorCode(reply.error_code))
 
     def _acknowledged(
         self, peer: NodeId, reply: begin.BeginQuorumEpochResponse | end.EndQuorumEpochResponse

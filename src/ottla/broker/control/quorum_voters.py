@@ -1,27 +1,41 @@
-"""The voters of the metadata log as the settings name them."""
+"""The voters of the metadata log before any record tells them: as settings name them."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from ottla.config import BrokerConfig
-from ottla.quorum.voters import Endpoint, ReplicaKey, Voter, VoterSet
+from ottla.config.roles import is_alone, is_own
+from ottla.errors import CannotStart
+from ottla.quorum.voters import Endpoint, ReplicaKey, Voter, VoterHistory, VoterSet
 from ottla.types import NodeId
 
 # Kafka's name of the listener on which voters speak to each other.
 LISTENER: Final = "CONTROLLER"
 
 
-def voters_of(config: BrokerConfig) -> VoterSet:
-    """Whom the setting names, without their directories; nobody named means a controller alone."""
+def named_voters(config: BrokerConfig) -> VoterSet:
+    """Whom the setting names, without their directories."""
     name = listener_name(config)
-    voters = [
+    return VoterSet(
         Voter(ReplicaKey(NodeId(node_id)), (Endpoint(name, *address),))
         for node_id, address in config.voters()
-    ]
-    if not voters and config.is_controller:
-        voters = [Voter(ReplicaKey(NodeId(config.node_id)))]
-    return VoterSet(voters)
+    )
+
+
+def first_voters(config: BrokerConfig, own: Voter, *, is_new: bool) -> VoterHistory:
+    """What holds until a record says otherwise.
+
+    A node that nobody has named others to begins its cluster with a record of itself. A log that
+    has none is of the time before there were such records: its only voter stays a setting until
+    somebody raises kraft.version.
+    """
+    named = named_voters(config)
+    if len(named) or not is_alone(config):
+        return VoterHistory(named, can_change=False)
+    if is_new:
+        return VoterHistory(VoterSet([own]), can_change=True)
+    return VoterHistory(VoterSet([Voter(ReplicaKey(own.key.id))]), can_change=False)
 
 
 def listener_name(config: BrokerConfig) -> str:
@@ -30,20 +44,31 @@ def listener_name(config: BrokerConfig) -> str:
     return names[0].upper() if names else LISTENER
 
 
-def is_only_voter(config: BrokerConfig) -> bool:
-    """Whether this node decides alone; others may still follow what it decides."""
-    return config.is_controller and len(voters_of(config)) == 1
-
-
 def bootstrap_endpoints(config: BrokerConfig) -> list[Endpoint]:
     """Where to ask who leads, without knowing which nodes these are."""
     name = listener_name(config)
-    return [Endpoint(name, *address) for address in config.bootstrap_servers()]
+    others = (
+        address
+        for address in config.bootstrap_servers()
+        if not (config.is_controller and is_own(config, address))
+    )
+    return [Endpoint(name, *address) for address in others]
 
 
-def own_voter(config: BrokerConfig, directory_id: bytes) -> Voter:
-    """This node with its disk, where the setting says that it listens."""
-    node_id = NodeId(config.node_id)
-    listed = voters_of(config).get(node_id)
-    endpoints: tuple[Endpoint, ...] = () if listed is None else listed.endpoints
-    return Voter(ReplicaKey(node_id, directory_id), endpoints)
+def check_voters(config: BrokerConfig, voters: VoterHistory, own: ReplicaKey) -> None:
+    """CannotStart where the records and the settings tell stories that cannot both be true."""
+    recorded, named = voters.last.voters, {voter.node_id for voter in config.voters()}
+    if not voters.can_change:
+        return
+    if recorded.keys == (own,) and len(named) > 1:
+        others = ", ".join(str(node_id) for node_id in sorted(named - {own.id}))
+        raise CannotStart(
+            f"controller.quorum.voters names {others} too, but by its metadata log node {own.id} "
+            "is the only voter; take the setting out, and add the others while this node runs "
+            "(`ottla quorum add-voter`)."
+        )
+    if not len(recorded) and not (named or bootstrap_endpoints(config)):
+        raise CannotStart(
+            "This node is no voter, and nothing says where the controllers are; set "
+            "controller.quorum.bootstrap.servers=HOST:PORT."
+        )

@@ -99,6 +99,9 @@ class Runtime(Generic[S]):
         self._newest_snapshot = newest_snapshot
         self._on_snapshot = on_snapshot
         self._published_offset = 0
+        # One reads the snapshot at a time, whether to fold it or to tell of it.
+        self._snapshot_turn = asyncio.Lock()
+        self._has_told_of_a_snapshot = False
         # What the last replay read after its snapshot, and what it could not read.
         self.replayed_bytes = 0
         self.unreadable_records = 0
@@ -188,6 +191,11 @@ class Runtime(Generic[S]):
     def published_offset(self) -> int:
         """All committed records before this one were told, and none after it."""
         return self._published_offset
+
+    @property
+    def waiting(self) -> int:
+        """Decisions that are not committed yet."""
+        return len(self._held)
 
     async def all_committed(self) -> None:
         """Returns when everything that is appended now is committed."""
@@ -351,33 +359,42 @@ class Runtime(Generic[S]):
 
     async def _load_snapshot(self, *, fold: bool = True) -> int:
         """Takes in what the log no longer tells; returns the offset from which on it does."""
-        start_offset = self.partition.start_offset
         if self._newest_snapshot is None:
-            return start_offset
-        snapshot = await self._io.run(self._newest_snapshot)
-        covered_offset = 0 if snapshot is None else snapshot.end_offset
-        if covered_offset < start_offset:
-            raise StorageFailed(
-                f"{self.partition.name} begins at offset {start_offset}, "
-                "and no snapshot tells what was before"
-            )
-        if snapshot is None:
-            return start_offset
-        is_first, is_news = not self._published_offset, self._published_offset < covered_offset
+            return self.partition.start_offset
+        async with self._snapshot_turn:
+            start_offset = self.partition.start_offset
+            snapshot = await self._io.run(self._newest_snapshot)
+            covered_offset = 0 if snapshot is None else snapshot.end_offset
+            if covered_offset < start_offset:
+                raise StorageFailed(
+                    f"{self.partition.name} begins at offset {start_offset}, "
+                    "and no snapshot tells what was before"
+                )
+            if snapshot is None:
+                return start_offset
+            await self._take_snapshot(snapshot, fold=fold)
+        return covered_offset
+
+    async def _take_snapshot(self, snapshot: Snapshot, *, fold: bool) -> None:
+        """The first is told of as it is read. One that takes the place of what was told before,
+        be it half of the first, is told of as a whole.
+        """
+        is_first = not self._published_offset and not self._has_told_of_a_snapshot
+        is_news = self._published_offset < snapshot.end_offset
         told: list[Any] = []
         for batch in snapshot.batches:
             _, records = await self._io.run(self._decode, batch, 0)
             if fold:
                 self._apply(records)
             if is_news and is_first:
+                self._has_told_of_a_snapshot = True
                 self._publish(self._published_offset, [record for record, _, _ in records])
             elif is_news:
                 told += [record for record, _, _ in records]
-        if self._published_offset < covered_offset:
+        if self._published_offset < snapshot.end_offset:
             if told and self._on_snapshot is not None:
                 self._on_snapshot(told)
-            self._published_offset = covered_offset
-        return covered_offset
+            self._published_offset = snapshot.end_offset
 
     def _apply(self, records: list[tuple[Any, int, int]]) -> None:
         for record, _, wall_ms in records:

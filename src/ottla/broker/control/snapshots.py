@@ -10,10 +10,11 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
-from typing import Final, NamedTuple, TypeAlias, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ottla.broker.control.metadata import MetadataCache
 from ottla.broker.control.runtime import Runtime
+from ottla.broker.control.voter_records import KRAFT_VERSION_MAX, voters_record
 from ottla.broker.storage.partition import Partition
 from ottla.broker.threads import wait_out
 from ottla.cluster.controller import Controller
@@ -30,6 +31,7 @@ from ottla.config import BrokerConfig
 from ottla.errors import CannotStart, CorruptBatch, OttlaError, SnapshotNotFound
 from ottla.log.log import Log
 from ottla.ports import Clock, Disk, Executor
+from ottla.quorum.voters import VoterSet
 from ottla.types import LeaderEpoch, Offset
 from ottla.wire.schema import Buffer
 
@@ -142,6 +144,13 @@ def _uncovered(directory: str, begins_at: int) -> CannotStart:
     )
 
 
+class RecordedVoters(Protocol):
+    def voters_at(self, end_offset: int) -> VoterSet | None:
+        """Those of the log before this offset; None while they are a setting."""
+
+    def forget_voters_before(self, offset: int) -> None: ...
+
+
 class MetadataSnapshots:
     """Takes snapshots of what is committed, and cuts the log. A chore."""
 
@@ -182,9 +191,12 @@ class MetadataSnapshots:
         found, self._found, self._has_looked = self._found, None, False
         return found
 
-    def take_of(self, controller: Runtime[Controller], metadata: MetadataCache) -> None:
-        """Whose image is written, and who says how far it is committed."""
+    def take_of(
+        self, controller: Runtime[Controller], metadata: MetadataCache, voters: RecordedVoters
+    ) -> None:
+        """Whose image is written, who says how far it is committed, and who knows the voters."""
         self._controller = controller
+        self._voters = voters
         self._metadata = metadata
         self._counted_from = self._bytes_in
         self._waits_since_ms = self._clock.now().steady_ms
@@ -308,13 +320,17 @@ class MetadataSnapshots:
             return
         epoch = LeaderEpoch(max(0, partition.epoch_at(end_offset - 1)))
         id = SnapshotId(Offset(end_offset), epoch)
-        batches = encode_snapshot(id, copy.records(), now.wall_ms, now.wall_ms)
+        standing = self._voters.voters_at(end_offset)
+        voters = None if not standing else voters_record(standing)
+        level = 0 if standing is None else KRAFT_VERSION_MAX
+        batches = encode_snapshot(id, copy.records(), now.wall_ms, now.wall_ms, voters, level)
         size = await self._in_thread(partial(self._files.write, id, batches))
         if id < self.newest_id:
             # Meanwhile another node's was taken, and the log begins after that.
             await self._in_thread(partial(self._files.remove, [id]))
             return
         self._note(Kept(id, size, now.wall_ms))
+        self._voters.forget_voters_before(end_offset)
         self._is_cut = False
         self._counted_from = bytes_in
         self._waits_since_ms = now.steady_ms

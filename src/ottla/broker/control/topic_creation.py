@@ -82,7 +82,7 @@ async def _created(
 def _wanted(services: ControlServices, name: str) -> CreatableTopic:
     config = services.config
     if name == OFFSETS_TOPIC:
-        brokers = len(candidates(services.metadata.image))
+        hosts = len({broker.host for broker in candidates(services.metadata.image)})
         settings = {
             "cleanup.policy": "compact",
             "compression.type": "producer",
@@ -91,7 +91,7 @@ def _wanted(services: ControlServices, name: str) -> CreatableTopic:
         return CreatableTopic(
             name=name,
             num_partitions=config.offsets_topic_num_partitions,
-            replication_factor=max(1, min(config.offsets_topic_replication_factor, brokers)),
+            replication_factor=max(1, min(config.offsets_topic_replication_factor, hosts)),
             configs=[
                 CreatableTopicConfig(name=setting, value=value)
                 for setting, value in settings.items()

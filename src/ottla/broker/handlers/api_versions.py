@@ -1,9 +1,9 @@
 """ApiVersions, versions 0 to 4 (KIP-35, 511, 584).
 
 A version that is too new gets error 35 and the versions of this API, in the form of version 0, and
-the client asks again. Of features there is `metadata.version`; `group.version` and
-`transaction.version` are not listed as long as there is nothing behind them. APIs that only nodes
-speak with each other are listed to nodes only.
+the client asks again. Of features there are `metadata.version` and `kraft.version`; `group.version`
+and `transaction.version` are not listed as long as there is nothing behind them. APIs that only
+nodes speak with each other are listed to nodes only.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Final
 from ottla.broker.network.router import APIS, ApiKey, apis_on
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
-from ottla.cluster.features import SUPPORTED
+from ottla.cluster.features import KRAFT_VERSION, KRAFT_VERSIONS, SUPPORTED
 from ottla.errors import InvalidRequest, UnsupportedVersion, code_of
 from ottla.types import NODE_SOFTWARE
 from ottla.wire.messages.api_versions import (
@@ -50,11 +50,21 @@ def handle(
             for api in apis_on(services.config, context.listener).values()
             if is_node or not api.for_nodes
         ],
-        supported_features=[SupportedFeatureKey(name, *SUPPORTED[name]) for name in SUPPORTED],
+        supported_features=[
+            SupportedFeatureKey(name, *levels)
+            for name, levels in (*SUPPORTED.items(), (KRAFT_VERSION, KRAFT_VERSIONS))
+        ],
         # As in Kafka, where the metadata stand that say so.
         finalized_features_epoch=services.controller.partition.high_watermark.offset - 1,
         finalized_features=[
             FinalizedFeatureKey(name, level, level)
-            for name, level in sorted(services.metadata.image.features.items())
+            for name, level in sorted(_finalized(services).items())
         ],
     )
+
+
+def _finalized(services: Services) -> dict[str, int]:
+    """As in Kafka, a kraft.version of 0 is not told."""
+    quorum_level = services.quorum.kraft_version
+    of_quorum = {KRAFT_VERSION: quorum_level} if quorum_level else {}
+    return {**services.metadata.image.features, **of_quorum}

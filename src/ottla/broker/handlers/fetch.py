@@ -34,6 +34,7 @@ from ottla.broker.services import Services
 from ottla.broker.storage.partition import Partition
 from ottla.cluster.read_replicas import nearer_replica
 from ottla.errors import (
+    ErrorCode,
     FetchSessionTopicIdError,
     OttlaError,
     UnknownTopicId,
@@ -62,9 +63,9 @@ FOLLOWERS_VERSION = 11
 def handle(
     services: Services, context: RequestContext, request: FetchRequest
 ) -> Deferred[FetchResponse] | FetchResponse | Awaitable[Deferred[FetchResponse] | FetchResponse]:
-    if is_of_metadata(request):
-        return MetadataFetch(services, context, request).start()
     if request.replica_id >= 0 or request.replica_state.replica_id >= 0:
+        if is_of_metadata(request):
+            return MetadataFetch(services, context, request).start()
         from ottla.broker.handlers.replica_fetch import ReplicaFetch
 
         return ReplicaFetch(services, context, request).start()
@@ -102,9 +103,11 @@ class Fetch:
         self._context = context
         self._request = request
         self._by_id = context.version >= TOPIC_IDS_VERSION
-        self._is_follower_enough = context.version >= FOLLOWERS_VERSION
+        # Who names no rack was sent to no follower: it takes this node for the leader.
+        self._is_follower_enough = context.version >= FOLLOWERS_VERSION and bool(request.rack_id)
         # Where the consumer stands, if it may be sent to a replica there.
-        self._rack = request.rack_id if services.config.is_rack_aware else ""
+        rack_id = request.rack_id
+        self._rack = rack_id if rack_id and services.config.is_rack_aware else ""
         self._bytes_max = min(request.max_bytes, services.config.fetch_max_bytes)
         self._session: FetchSession | None = None
         self._uses_session = False
@@ -128,7 +131,7 @@ class Fetch:
             or byte_count >= request.min_bytes
             or request.max_wait_ms <= 0
             or not (self._asked if self._session is None else self._session.partitions)
-            or self._must_tell(answers)
+            or (self._session is not None and self._has_news(self._session, answers))
         ):
             return self._respond(answers)
         return self._park(request.min_bytes - byte_count)
@@ -179,8 +182,9 @@ class Fetch:
             self._known = list(session.changed)
             self._asked = [(known.key[0], known.asked) for known in self._known]
         self._partitions = [self._find(topic, asked.partition) for topic, asked in self._asked]
-        for known, found in zip(self._known, self._partitions, strict=session is not None):
-            known.watch(found if isinstance(found, Partition) else None)
+        if session is not None:
+            for known, found in zip(self._known, self._partitions, strict=True):
+                known.watch(found if isinstance(found, Partition) else None)
 
     def _find(self, topic: TopicKey, index: int) -> Partition | OttlaError:
         if isinstance(topic, bytes):
@@ -257,6 +261,12 @@ class Fetch:
         answer.records = b""
         if self._rack and self._is_sent_elsewhere(partition, asked, answer):
             return False
+        if partition.must_wait_for_end(asked.fetch_offset):
+            # It waits; in the end it is told to look for the leader, and to try again. Not by
+            # OFFSET_NOT_AVAILABLE, which kafka-python raises to its user.
+            answer.high_watermark = answer.last_stable_offset = -1
+            answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+            return False
         if asked.last_fetched_epoch >= 0:
             parted = partition.divergence(asked.last_fetched_epoch, asked.fetch_offset)
             if parted is not None:
@@ -305,21 +315,31 @@ class Fetch:
     def _readable_to(self, partition: Partition) -> int:
         return partition.high_watermark.offset
 
-    def _must_tell(self, answers: list[PartitionData]) -> bool:
-        """Whether there is something other than records that cannot wait for them."""
-        return False
+    def _is_ahead(self, partition: Partition, offset: int) -> bool:
+        """Whether there is nothing to read from there on before more is committed."""
+        return offset > self._readable_to(partition) or partition.must_wait_for_end(offset)
+
+    def _has_news(self, session: FetchSession, answers: list[PartitionData]) -> bool:
+        """Whether something is committed that cannot wait for the next records.
+
+        Where consumers read from followers, these hear of it at once.
+        """
+        return session.tells_at_once and any(
+            known.high_watermark < answer.high_watermark
+            for known, answer in zip(self._known, answers, strict=False)
+        )
 
     # ------------------------------------------------------------------------------- answering
 
     def _park(self, missing_bytes: int) -> Deferred[FetchResponse]:
         self._deferred = Deferred()
-        found = [each for each in self._partitions if isinstance(each, Partition)]
-        ahead = {
-            partition: asked.fetch_offset
-            for (_, asked), partition in zip(self._asked, self._partitions, strict=True)
-            if isinstance(partition, Partition)
-            and asked.fetch_offset > self._readable_to(partition)
-        }
+        found: list[Partition] = []
+        ahead: dict[Partition, int] = {}
+        for (_, asked), partition in zip(self._asked, self._partitions, strict=True):
+            if isinstance(partition, Partition):
+                found.append(partition)
+                if self._is_ahead(partition, asked.fetch_offset):
+                    ahead[partition] = asked.fetch_offset
         parked = ParkedFetch(
             self._services.parking,
             self._session or EachPartition(found, of_replica=self.IS_REPLICA),
@@ -381,7 +401,8 @@ class Fetch:
             is_settled = False
             if isinstance(partition, Partition):
                 self._count(partition, asked, answer, memory)
-                is_settled = is_fresh and self._is_settled(partition, asked, answer)
+                if session is not None and is_fresh:
+                    is_settled = self._is_settled(partition, asked, answer)
             if session is not None:
                 is_news = session.told(self._known[at], answer, is_settled=is_settled)
                 if self._uses_session and not is_news:

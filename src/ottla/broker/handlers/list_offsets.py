@@ -55,9 +55,8 @@ def handle(
             except OttlaError as error:
                 answer.error_code = code_of(error)
                 continue
-            if asked.timestamp in AT_THE_START or (
-                asked.timestamp == LATEST and not partition.has_uncommitted
-            ):
+            is_end_known = partition.is_end_known and not partition.has_uncommitted
+            if asked.timestamp in AT_THE_START or (asked.timestamp == LATEST and is_end_known):
                 _tell_ends(partition, asked, answer)
             else:
                 later.append((topic.name, asked, answer))

@@ -15,7 +15,8 @@ from ottla.broker.network.waiting import SharedReads
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
 from ottla.broker.storage.partition import Partition
-from ottla.errors import NotLeader, OttlaError
+from ottla.config.setting import LONG_MAX
+from ottla.errors import FetchSessionNotFound, NotLeader, OttlaError
 from ottla.types import NodeId
 from ottla.wire.messages.fetch import (
     EpochEndOffset,
@@ -29,14 +30,19 @@ from ottla.wire.messages.fetch import (
 class ReplicaFetch(Fetch):
     IS_REPLICA: ClassVar = True
 
-    __slots__ = ("_broker_epoch", "_replica")
+    __slots__ = ("_broker_epoch", "_replica", "_taken_bytes")
 
     def __init__(self, services: Services, context: RequestContext, request: FetchRequest) -> None:
         super().__init__(services, context, request)
         self._replica = NodeId(max(request.replica_id, request.replica_state.replica_id))
         self._broker_epoch = request.replica_state.replica_epoch
+        # Of what is throttled, in this reply.
+        self._taken_bytes = 0
 
     def start(self) -> Deferred[FetchResponse] | FetchResponse:
+        if self._services.fetch_sessions.is_late(self._replica, self._context.memory):
+            # What it has said since counts, and is not said again.
+            raise FetchSessionNotFound(f"node {self._replica} fetches by a later connection")
         now_ms = self._services.clock.now().steady_ms
         for topic, asked in self._named():
             partition = self._find(topic, asked.partition)
@@ -66,6 +72,12 @@ class ReplicaFetch(Fetch):
         parted = partition.divergence(asked.last_fetched_epoch, asked.fetch_offset)
         return None if parted is None else EpochEndOffset(*parted)
 
+    def _read_all(
+        self, *, cached_only: bool, reads: SharedReads | None = None
+    ) -> tuple[list[PartitionData], int, bool, bool]:
+        self._taken_bytes = 0
+        return super()._read_all(cached_only=cached_only, reads=reads)
+
     def _read_one(
         self,
         partition: Partition,
@@ -88,8 +100,18 @@ class ReplicaFetch(Fetch):
         written = partition.written_offset
         if asked.fetch_offset == written or room <= 0:
             return False
+        throttled_room = self._services.throttles.room(partition, self._replica)
+        is_throttled = throttled_room < LONG_MAX
+        if is_throttled:
+            # It stays among what the session has to look at, and has its turn in a later round.
+            room = min(room, throttled_room - self._taken_bytes)
+            if room <= 0:
+                return False
         place = (partition, asked.fetch_offset, min(asked.partition_max_bytes, room), written)
-        return self._fill(place, answer, partition.read_uncommitted, cached_only, reads)
+        is_cold = self._fill(place, answer, partition.read_uncommitted, cached_only, reads)
+        if is_throttled:
+            self._taken_bytes += len(answer.records or b"")
+        return is_cold
 
     def _count(
         self,
@@ -99,19 +121,12 @@ class ReplicaFetch(Fetch):
         memory: dict[Partition, int],
     ) -> None:
         """What is copied was not read by anybody yet."""
-        partition.metrics.replication_bytes_out += len(answer.records or b"")
+        byte_count = len(answer.records or b"")
+        partition.metrics.replication_bytes_out += byte_count
+        self._services.throttles.given(partition, self._replica, byte_count)
 
     def _readable_to(self, partition: Partition) -> int:
         return partition.written_offset
 
-    def _must_tell(self, answers: list[PartitionData]) -> bool:
-        """Where consumers read from followers, these hear at once what is committed."""
-        session = self._session
-        return (
-            session is not None
-            and session.tells_at_once
-            and any(
-                known.high_watermark < answer.high_watermark
-                for known, answer in zip(self._known, answers, strict=False)
-            )
-        )
+    def _is_ahead(self, partition: Partition, offset: int) -> bool:
+        return offset > partition.written_offset

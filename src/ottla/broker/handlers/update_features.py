@@ -1,27 +1,69 @@
-"""UpdateFeatures, versions 0 to 2 (KIP-584, 778, 1022): features get higher levels, or lower ones.
+"""UpdateFeatures, versions 0 to 2 (KIP-584, 778, 853, 1022): features get higher levels, or lower.
 
 All that a request names is changed or nothing. A level is lowered only where what was written at it
-can still be read; the unsafe way, which would throw metadata away, is refused, as Kafka does.
+can still be read; the unsafe way, which would throw metadata away, is refused, as Kafka does. With
+`kraft.version` 1 the voters of the setting become records.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
 from ottla.broker.control.asking import ask_controller
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
-from ottla.errors import code_of
-from ottla.wire.messages.update_features import UpdateFeaturesRequest, UpdateFeaturesResponse
+from ottla.cluster.features import KRAFT_VERSION, is_raised_quorum
+from ottla.errors import ErrorCode, code_of, error_of
+from ottla.wire.messages.update_features import (
+    FeatureUpdateKey,
+    UpdatableFeatureResult,
+    UpdateFeaturesRequest,
+    UpdateFeaturesResponse,
+)
 
 
-def handle(
+async def handle(
     services: Services, context: RequestContext, request: UpdateFeaturesRequest
-) -> Awaitable[UpdateFeaturesResponse]:
-    return ask_controller(
-        services,
-        lambda controller, now, ticket: controller.update_features(request, now, ticket),
+) -> UpdateFeaturesResponse:
+    of_quorum = [each for each in request.feature_updates if each.feature == KRAFT_VERSION]
+    others = [each for each in request.feature_updates if each.feature != KRAFT_VERSION]
+    if of_quorum:
+        # Two logs of decisions cannot be changed at one go, so nothing may be against it before.
+        await _update(services, request, others, validate_only=True)
+        await _raise_quorum(services, request, of_quorum[-1])
+    response = await _update(services, request, others, validate_only=request.validate_only)
+    response.results += [UpdatableFeatureResult(KRAFT_VERSION, ErrorCode.NONE, None)] * bool(
+        of_quorum
     )
+    return response
+
+
+async def _update(
+    services: Services,
+    request: UpdateFeaturesRequest,
+    wanted: list[FeatureUpdateKey],
+    *,
+    validate_only: bool,
+) -> UpdateFeaturesResponse:
+    asked = UpdateFeaturesRequest(
+        timeout_ms=request.timeout_ms, feature_updates=wanted, validate_only=validate_only
+    )
+    voters = services.quorum.voter_ids
+    response: UpdateFeaturesResponse = await ask_controller(
+        services,
+        lambda controller, now, ticket: controller.update_features(asked, voters, now, ticket),
+    )
+    return response
+
+
+async def _raise_quorum(
+    services: Services, request: UpdateFeaturesRequest, wanted: FeatureUpdateKey
+) -> None:
+    quorum = services.quorum
+    if not is_raised_quorum(quorum.kraft_version, wanted):
+        return
+    timeout_ms = request.timeout_ms or services.config.request_timeout_ms
+    error, message = await quorum.changes.upgrade(timeout_ms, validate_only=request.validate_only)
+    if error is not ErrorCode.NONE:
+        raise error_of(error, message)
 
 
 def error_response(request: UpdateFeaturesRequest, error: Exception) -> UpdateFeaturesResponse:

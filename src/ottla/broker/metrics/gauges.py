@@ -6,6 +6,7 @@ import functools
 from collections.abc import Iterator
 
 from ottla.broker.counters import Metrics
+from ottla.broker.metrics.cluster_gauges import register_cluster_gauges
 from ottla.broker.metrics.replication_gauges import register_replication_gauges
 from ottla.broker.network.connection import Connections
 from ottla.broker.services import Services
@@ -55,7 +56,10 @@ def register_gauges(metrics: Metrics, services: Services, connections: Connectio
         lag,
         ("group", "topic", "partition"),
     )
-    register_replication_gauges(metrics, partitions, services.metadata)
+    register_replication_gauges(
+        metrics, partitions, services.metadata, services.throttles, services.clock
+    )
+    register_cluster_gauges(metrics, services)
     metrics.value(
         "ottla_connections", "Open client connections.", lambda: len(connections.connections)
     )

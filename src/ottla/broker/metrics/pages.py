@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
+from ottla.broker.metrics.readiness import why_not_ready
 from ottla.gateway.http import HttpReply, HttpServer, json_reply
 from ottla.gateway.prometheus import CONTENT_TYPE
 
 if TYPE_CHECKING:
     from ottla.broker.services import Services
-
-REASONS_MAX: Final = 10
 
 
 def http_server(services: Services) -> HttpServer:
@@ -28,13 +27,10 @@ class _Pages:
         return json_reply(200, {"status": "alive"})
 
     def readiness(self) -> HttpReply:
-        services = self._services
-        failing = services.partitions.failing()
-        reasons = [f"{store.path} is full" for store in services.stores.online() if store.is_full]
-        if not failing and not reasons:
+        unready = why_not_ready(self._services)
+        if unready is None:
             return json_reply(200, {"status": "ready"})
-        reasons += [f"{partition.name}: {partition.failure}" for partition in failing[:REASONS_MAX]]
-        return json_reply(503, {"status": "storage failing", "reasons": reasons})
+        return json_reply(503, unready._asdict())
 
     def metrics(self) -> HttpReply:
         return HttpReply(200, self._services.metrics.render(), CONTENT_TYPE)

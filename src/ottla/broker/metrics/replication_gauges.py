@@ -4,18 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import TYPE_CHECKING
 
 from ottla.broker.counters import Metrics
+from ottla.ports import Clock
 from ottla.types import NO_NODE
 
 if TYPE_CHECKING:
     from ottla.broker.control.metadata import MetadataCache
+    from ottla.broker.replication.throttles import Throttles
     from ottla.broker.storage.partition import Partition
 
 
 def register_replication_gauges(
-    metrics: Metrics, partitions: Iterable[Partition], metadata: MetadataCache
+    metrics: Metrics,
+    partitions: Iterable[Partition],
+    metadata: MetadataCache,
+    throttles: Throttles,
+    clock: Clock,
 ) -> None:
     def under_replicated() -> int:
         sets = (partition.replicas for partition in partitions)
@@ -28,6 +35,15 @@ def register_replication_gauges(
         for node_id, lag in sorted(total.items()):
             yield (str(node_id),), lag
 
+    def follower_lag_s() -> Iterator[tuple[tuple[str, ...], float]]:
+        now_ms = clock.now().steady_ms
+        longest: dict[int, int] = {}
+        for partition in partitions:
+            for node_id, lag_ms in partition.lags_ms(now_ms).items():
+                longest[node_id] = max(lag_ms, longest.get(node_id, 0))
+        for node_id, lag_ms in sorted(longest.items()):
+            yield (str(node_id),), lag_ms / 1000
+
     def offline() -> int:
         return metadata.kept_for_image("partitions without a leader", lambda: _leaderless(metadata))
 
@@ -35,6 +51,19 @@ def register_replication_gauges(
         "ottla_follower_lag",
         "Messages of partitions that this node leads and that a follower has not copied yet.",
         follower_lag,
+        ("node",),
+    )
+    for direction, rate in (("in", throttles.follower), ("out", throttles.leader)):
+        metrics.count(
+            f"ottla_newcomers_bytes_{direction}_total",
+            "Bytes that were copied for replicas that were not in sync: those of partitions that "
+            "move, or of nodes that were away.",
+            partial(getattr, rate, "bytes"),
+        )
+    metrics.gauge(
+        "ottla_follower_lag_seconds",
+        "For how long a follower has lacked something of a partition that this node leads.",
+        follower_lag_s,
         ("node",),
     )
     for name, help, read in (

@@ -17,12 +17,14 @@ import math
 import struct
 from collections import deque
 from collections.abc import Callable
+from itertools import count
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from ottla.broker.deferred import Deferred
 from ottla.broker.network.exchange import Exchange, RoutedExchange
 from ottla.broker.network.router import CloseConnection, Later, Reply, Router
+from ottla.broker.request import CONNECTION_NUMBER
 from ottla.config.listeners import Address
 from ottla.wire.codec import NotEncodable
 from ottla.wire.one_batch import PRODUCE_KEY, ProduceShape
@@ -122,6 +124,8 @@ class Connections:
         # Told before the requests of a read are handled, where somebody has to know.
         self.before_requests: Callable[[], None] | None = None
         self.connections: dict[Connection, None] = {}
+        # In the order in which connections came.
+        self.numbers = count(1)
         self.bytes_in_flight = 0
         self.half_frame_bytes = 0
         self.is_stopping = False
@@ -246,7 +250,7 @@ class Connection(asyncio.BufferedProtocol):
         self._stalled_at_s = 0.0
         self._last_active_s = 0.0
         self._task: asyncio.Task[None] | None = None
-        self._memory: dict[Any, Any] = {}
+        self._memory: dict[Any, Any] = {CONNECTION_NUMBER: next(shared.numbers)}
         self._outgoing: list[Buffer] = []
         # That of the last produce request with a single batch; the next one most likely has it.
         self.shape: ProduceShape | None = None

@@ -45,6 +45,7 @@ class Door:
         *,
         backlog: int = BACKLOG,
         or_any_port: bool = False,
+        is_shared: bool = False,
     ) -> None:
         self._network = network
         self._protocol_factory = protocol_factory
@@ -53,6 +54,7 @@ class Door:
         self._remedy = remedy
         self._backlog = backlog
         self._or_any_port = or_any_port
+        self._is_shared = is_shared
         self._listener: Listener | None = None
         self.address = wanted
 
@@ -79,7 +81,11 @@ class Door:
 
     async def _bind(self, address: Address) -> None:
         self._listener = await self._network.bind(
-            self._protocol_factory, address.host, address.port, self._backlog
+            self._protocol_factory,
+            address.host,
+            address.port,
+            self._backlog,
+            is_shared=self._is_shared,
         )
         self.address = Address(address.host, self._listener.port)
 

@@ -12,6 +12,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from ottla.broker.request import CONNECTION_NUMBER
 from ottla.errors import FetchSessionNotFound, InvalidFetchSessionEpoch
 from ottla.ports import Clock, Random
 from ottla.wire.messages.fetch import FetchPartition, PartitionData
@@ -215,6 +216,8 @@ class FetchSessions:
         self._slots_max = slots_max
         self._tells_replicas_at_once = tells_replicas_at_once
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
+        # By replica the number of the last connection by which it has come.
+        self._newest: dict[int, int] = {}
 
     def __len__(self) -> int:
         return len(self._sessions)
@@ -264,6 +267,15 @@ class FetchSessions:
         session = self._sessions.pop(id, None)
         if session is not None:
             session.close()
+
+    def is_late(self, replica: int, memory: dict[Any, Any]) -> bool:
+        """Whether the replica has given up this connection, and come by another one since.
+
+        What it had sent by the first may arrive after all that it says by the second.
+        """
+        number: int = memory.get(CONNECTION_NUMBER, 0)
+        newest = self._newest[replica] = max(number, self._newest.get(replica, 0))
+        return number < newest
 
     def lost(self, memory: dict[Any, Any]) -> None:
         """A connection is gone; whoever comes back begins anew, as after an eviction."""

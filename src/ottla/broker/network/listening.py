@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -31,24 +31,59 @@ def give_routers(connections: Connections, services: HandedServices) -> None:
 
 async def bind(network: Network, config: BrokerConfig, connections: Connections) -> dict[str, Door]:
     """By listener its door, bound and not yet open; a taken port stops the start here."""
-    doors: dict[str, Door] = {}
-    for wanted in config.bound():
-        door = Door(
+    remedy = "choose another address with --listen HOST:PORT"
+    doors = {
+        wanted.name: Door(
             network,
             partial(connections.connection, wanted.name),
             wanted.address,
             f"listeners={wanted}",
-            "choose another address with --listen HOST:PORT",
+            remedy,
             backlog=config.socket_listen_backlog_size,
         )
-        doors[wanted.name] = door
-        try:
-            await door.bind()
-        except BaseException:
-            for each in doors.values():
-                each.close()
-            raise
+        for wanted in config.bound()
+    }
+    await _bind_all(doors.values())
     return doors
+
+
+async def bind_shared(
+    network: Network, config: BrokerConfig, connections: Connections
+) -> list[Door]:
+    """The doors that other brokers of this host have as well, bound and not yet open."""
+    doors = [
+        Door(
+            network,
+            partial(connections.connection, wanted.name),
+            wanted.address,
+            f"bootstrap.listeners={wanted}",
+            "choose another address",
+            backlog=config.socket_listen_backlog_size,
+            is_shared=True,
+        )
+        for wanted in config.shared()
+    ]
+    await _bind_all(doors)
+    return doors
+
+
+async def open_all(doors: Iterable[Door]) -> None:
+    for door in doors:
+        await door.open()
+
+
+def close_all(doors: Iterable[Door]) -> None:
+    for door in doors:
+        door.close()
+
+
+async def _bind_all(doors: Iterable[Door]) -> None:
+    try:
+        for door in doors:
+            await door.bind()
+    except BaseException:
+        close_all(doors)
+        raise
 
 
 def http_door(
@@ -79,6 +114,18 @@ def told_to_nodes(config: BrokerConfig, bound: Mapping[str, Address]) -> list[En
         return told_to_clients(config, bound)
     told = {listener.name: listener for listener in config.told()}
     return [_endpoint(_reachable(config, told.get(each.name, each)), bound) for each in own]
+
+
+def known_to_nodes(config: BrokerConfig) -> tuple[str, int] | None:
+    """Where other nodes find this controller, if that is known before it listens."""
+    if not config.is_controller:
+        return None
+    listener = (config.controller_listeners() or config.advertised())[0]
+    told = {each.name: each for each in config.told()}.get(listener.name, listener)
+    if not told.port:
+        return None
+    reachable = _reachable(config, told)
+    return reachable.host, reachable.port
 
 
 def _endpoint(listener: Listener, bound: Mapping[str, Address]) -> Endpoint:

@@ -63,6 +63,8 @@ class ApiKey(IntEnum):
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
+    ALTER_PARTITION_REASSIGNMENTS = 45
+    LIST_PARTITION_REASSIGNMENTS = 46
     OFFSET_DELETE = 47
     VOTE = 52
     BEGIN_QUORUM_EPOCH = 53
@@ -80,6 +82,9 @@ class ApiKey(IntEnum):
     CONTROLLER_REGISTRATION = 70
     ASSIGN_REPLICAS_TO_DIRS = 73
     DESCRIBE_TOPIC_PARTITIONS = 75
+    ADD_RAFT_VOTER = 80
+    REMOVE_RAFT_VOTER = 81
+    UPDATE_RAFT_VOTER = 82
 
 
 class Api(NamedTuple):
@@ -146,6 +151,8 @@ APIS: Final[dict[int, Api]] = {
         Api(ApiKey.DELETE_GROUPS, 0, 2, 2),
         Api(ApiKey.ELECT_LEADERS, 0, 2, 2, by_controller=True),
         Api(ApiKey.INCREMENTAL_ALTER_CONFIGS, 0, 1, 1, by_controller=True),
+        Api(ApiKey.ALTER_PARTITION_REASSIGNMENTS, 0, 1, 0, by_controller=True),
+        Api(ApiKey.LIST_PARTITION_REASSIGNMENTS, 0, 0, 0, by_controller=True),
         Api(ApiKey.OFFSET_DELETE, 0, 0, NEVER_FLEXIBLE),
         Api(ApiKey.VOTE, 0, 2, 0, for_nodes=True),
         Api(ApiKey.BEGIN_QUORUM_EPOCH, 0, 1, 1, for_nodes=True),
@@ -163,6 +170,9 @@ APIS: Final[dict[int, Api]] = {
         Api(ApiKey.CONTROLLER_REGISTRATION, 0, 0, 0, for_nodes=True),
         Api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, 0, 0, for_nodes=True),
         Api(ApiKey.DESCRIBE_TOPIC_PARTITIONS, 0, 0, 0),
+        Api(ApiKey.ADD_RAFT_VOTER, 0, 1, 0, by_controller=True),
+        Api(ApiKey.REMOVE_RAFT_VOTER, 0, 0, 0, by_controller=True),
+        Api(ApiKey.UPDATE_RAFT_VOTER, 0, 0, 0, for_nodes=True),
     )
 }
 

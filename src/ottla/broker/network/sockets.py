@@ -6,6 +6,10 @@ import asyncio
 import os
 import socket
 from collections.abc import Callable
+from typing import Any, Final
+
+# Nothing is sent there.
+ANY_PORT: Final = 9
 
 
 class SocketListener:
@@ -34,8 +38,29 @@ class SocketNetwork:
         host: str,
         port: int,
         backlog: int,
+        *,
+        is_shared: bool = False,
     ) -> SocketListener:
         server = await asyncio.get_running_loop().create_server(
-            protocol_factory, host, port, backlog=backlog, start_serving=False
+            protocol_factory,
+            host,
+            port,
+            backlog=backlog,
+            start_serving=False,
+            reuse_port=is_shared or None,
         )
         return SocketListener(server, backlog)
+
+    async def is_own(self, host: str) -> bool:
+        """What would be sent there would come from there."""
+        found = await asyncio.get_running_loop().getaddrinfo(host, ANY_PORT, type=socket.SOCK_DGRAM)
+        return bool(found) and all(_is_own(family, address) for family, _, _, _, address in found)
+
+
+def _is_own(family: int, address: tuple[Any, ...]) -> bool:
+    with socket.socket(family, socket.SOCK_DGRAM) as asking:
+        try:
+            asking.connect(address)
+        except OSError:
+            return False
+        return bool(asking.getsockname()[0] == address[0])

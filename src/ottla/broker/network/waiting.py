@@ -251,11 +251,11 @@ class EachPartition:
 
     def add_fetch(self, fetch: ParkedFetch) -> None:
         for partition in self._partitions:
-            partition.add_fetch(fetch, of_replica=self._of_replica)
+            partition.waiters.add_fetch(fetch, of_replica=self._of_replica)
 
     def drop_fetch(self, fetch: ParkedFetch) -> None:
         for partition in self._partitions:
-            partition.drop_fetch(fetch)
+            partition.waiters.drop_fetch(fetch)
 
 
 class ParkedFetch:

@@ -14,11 +14,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.replication.limits import FetchLimits
 from ottla.broker.replication.session import SESSION_LOST, LeaderSession, Place
+from ottla.broker.replication.throttles import Throttles
 from ottla.broker.storage.waiters import FutureWaiter, told
 from ottla.client.failures import ClientFailed
 from ottla.errors import ErrorCode, OttlaError
@@ -26,8 +28,11 @@ from ottla.log.intake import BatchBeginsEarlier
 from ottla.ports import Clock
 from ottla.types import LeaderEpoch, NodeId
 from ottla.wire.messages.fetch import (
+    EpochEndOffset,
     FetchPartition,
+    FetchRequest,
     FetchResponse,
+    FetchTopic,
     PartitionData,
     ReplicaState,
 )
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 EARLIEST: Final = -2
+NO_SESSION_EPOCH: Final = -1
 # A copy whose disk takes longer than this is left out of the rounds until it is done.
 PATIENCE_S: Final = 1.0
 RETRY_PAUSE_S: Final = 0.1
@@ -77,6 +83,44 @@ class Copy:
         )
 
 
+class Landing:
+    """What one round has brought, on its way to the disk.
+
+    Implements `WriteWaiter`: each partition tells of its own, and the round waits for all.
+    """
+
+    __slots__ = ("_done", "_loop", "failures", "late")
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, copies: Iterable[Copy]) -> None:
+        self.late = dict.fromkeys(copies)
+        self.failures: dict[Copy, Exception] = {}
+        self._loop = loop
+        self._done: asyncio.Future[None] = loop.create_future()
+        for copy in tuple(self.late):
+            copy.partition.wait_durable(self, copy)
+
+    def succeeded(self, item: Copy) -> None:
+        self.late.pop(item, None)
+        if not self.late:
+            self._end()
+
+    def failed(self, item: Copy, error: Exception) -> None:
+        self.failures[item] = error
+        self.succeeded(item)
+
+    async def ended(self, seconds_max: float) -> None:
+        """Returns when all is durable or has failed, or when that takes too long."""
+        timer = self._loop.call_later(seconds_max, self._end)
+        try:
+            await self._done
+        finally:
+            timer.cancel()
+
+    def _end(self) -> None:
+        if not self._done.done():
+            self._done.set_result(None)
+
+
 class Fetcher:
     """One connection to one leader, for all that this node follows there."""
 
@@ -90,6 +134,7 @@ class Fetcher:
         connect: Callable[[NodeId], Awaitable[Connection]],
         truncation: Truncation,
         shorten: Callable[[Partition, int], Awaitable[None]],
+        throttles: Throttles,
     ) -> None:
         self.leader = leader
         self._loop = loop
@@ -98,6 +143,7 @@ class Fetcher:
         self._connect = connect
         self._truncation = truncation
         self._shorten = shorten
+        self._throttles = throttles
         self._replica = replica
         self._session = LeaderSession(replica, limits.wait_ms, limits.min_bytes, limits.max_bytes)
         self._copies: dict[Place, Copy] = {}
@@ -111,9 +157,12 @@ class Fetcher:
         self._task = self._loop.create_task(self._run(), name=f"fetch-from-{self.leader}")
 
     async def stop(self) -> None:
-        for task in (*self._works, *((self._task,) if self._task is not None else ())):
+        tasks = [*self._works, *((self._task,) if self._task is not None else ())]
+        # All in one turn: the task would begin new works while others are waited for.
+        for task in tasks:
             task.cancel()
-            await asyncio.wait((task,))
+        if tasks:
+            await asyncio.wait(tasks)
         if self._connection is not None:
             self._connection.abort("no longer needed")
 
@@ -150,12 +199,16 @@ class Fetcher:
             # Nobody knows what it has. It begins anew when its log is opened again.
             self._session.drop(copy.place)
             return
-        if partition.failure is not None:
+        if partition.failure is not None or partition.is_stalled:
             # Whoever asks counts as one who takes what comes, and may be in sync.
-            self._work(copy, _until_taking(partition))
+            self._work(copy, self._until_taking(copy))
             return
         if partition.is_being_cut or not partition.is_all_durable:
             self._work(copy, _settled(partition))
+            return
+        pause_s = self._throttles.pause_s(partition)
+        if pause_s:
+            self._work(copy, asyncio.sleep(pause_s))
             return
         self._session.want(
             copy.place,
@@ -169,6 +222,47 @@ class Fetcher:
             ),
         )
         self._news.set()
+
+    async def _until_taking(self, copy: Copy) -> None:
+        """Returns when the disk takes writes again, as far as `Repairs` can tell.
+
+        The leader of a copy that is in sync would wait for it until it lags. It is told of less
+        than there is, and takes the copy out of those in sync.
+        """
+        partition = copy.partition
+        while (
+            (partition.failure is not None or partition.is_stalled)
+            and not partition.is_fenced
+            and copy.is_current
+        ):
+            await asyncio.sleep(RETRY_PAUSE_S_MAX)
+            if partition.failure is not None and partition.is_in_sync:
+                less = max(partition.start_offset, partition.high_watermark.offset - 1)
+                with suppress(ClientFailed, OSError):
+                    await self.report(partition, less)
+
+    async def report(self, partition: Partition, offset: int) -> bool:
+        """Tells the leader to count on nothing from `offset` on, in this copy. False when it has
+        not heard it.
+        """
+        copy, connection = self._copies.get((partition.topic_id, partition.index)), self._connection
+        if copy is None or not copy.is_current or connection is None or not connection.is_usable:
+            return False
+        self._session.drop(copy.place)
+        asked = FetchPartition(
+            partition=partition.index,
+            current_leader_epoch=copy.epoch,
+            fetch_offset=offset,
+            log_start_offset=partition.start_offset,
+        )
+        request = FetchRequest(
+            replica_state=self._replica,
+            session_epoch=NO_SESSION_EPOCH,
+            topics=[FetchTopic(topic_id=partition.topic_id, partitions=[asked])],
+        )
+        response = await connection.ask(request, FetchResponse, timeout_s=NO_ANSWER_S)
+        answers = [each.error_code for topic in response.responses for each in topic.partitions]
+        return not response.error_code and answers == [ErrorCode.NONE]
 
     def _work(self, copy: Copy, work: Awaitable[Any]) -> None:
         """Until it is done the copy is not asked for."""
@@ -250,19 +344,24 @@ class Fetcher:
         for topic in response.responses:
             for data in topic.partitions:
                 copy = self._copies.get((topic.topic_id, data.partition_index))
-                if copy is None or copy.is_busy or not copy.is_current:
+                if copy is None or copy.is_busy:
                     continue
-                if not self._is_asked_for(copy):
+                if not copy.is_current:
+                    # Its directory has failed: the leader would send the same again at once.
+                    self._session.drop(copy.place)
+                elif not self._is_asked_for(copy):
                     self._resume(copy)
                 elif self._take_one(connection, copy, data):
                     appended.append(copy)
         if not appended:
             return
-        syncs = {until_durable(copy.partition): copy for copy in appended}
-        _, late = await asyncio.wait(syncs, timeout=PATIENCE_S)
-        for sync, copy in syncs.items():
-            if sync in late or sync.exception() is not None:
-                self._work(copy, sync)
+        landing = Landing(self._loop, appended)
+        await landing.ended(PATIENCE_S)
+        for copy in appended:
+            if copy in landing.failures:
+                self._work(copy, _raise(landing.failures[copy]))
+            elif copy in landing.late:
+                self._work(copy, until_durable(copy.partition))
             else:
                 self._resume(copy)
 
@@ -283,14 +382,13 @@ class Fetcher:
             self._work(copy, self._mend(connection, copy, data))
             return False
         if data.diverging_epoch.end_offset >= 0:
-            diverging = data.diverging_epoch
-            epoch = LeaderEpoch(diverging.epoch)
-            self._work(copy, self._truncation.truncate_to(partition, epoch, diverging.end_offset))
+            self._work(copy, self._cut(copy, data.diverging_epoch))
             return False
         if data.records:
             try:
                 taken = partition.append_replicated(data.records, self._clock.wall_ms())
                 partition.metrics.replication_bytes_in += taken
+                self._throttles.taken(partition, taken)
             except BatchBeginsEarlier as error:
                 self._work(copy, self._begin_earlier(copy, error.base_offset, data.records))
                 return False
@@ -308,14 +406,24 @@ class Fetcher:
         partition = copy.partition
         if data.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
             start_offset = await self._leader_start(connection, copy)
-            if copy.is_current and start_offset > partition.end_offset:
+            # A log with nothing in it loses nothing: it may also begin beyond the leader's end.
+            is_apart = start_offset > partition.end_offset or partition.is_empty
+            if copy.is_current and start_offset >= 0 and is_apart:
                 logger.warning("%s begins anew at offset %d", partition.name, start_offset)
                 await self._truncation.restart_at(partition, start_offset)
                 return
         await asyncio.sleep(RETRY_PAUSE_S)
 
+    async def _cut(self, copy: Copy, parted: EpochEndOffset) -> None:
+        """Only for the leader that has said so: what it lacks, the next one may count on."""
+        if copy.is_current:
+            epoch = LeaderEpoch(parted.epoch)
+            await self._truncation.truncate_to(copy.partition, epoch, parted.end_offset)
+
     async def _begin_earlier(self, copy: Copy, base_offset: int, records: Buffer) -> None:
         """The leader's first batch begins before its log does; no fetch may ask for that offset."""
+        if not copy.is_current:
+            return
         await self._truncation.restart_at(copy.partition, base_offset)
         if copy.is_current:
             copy.partition.append_replicated(records, self._clock.wall_ms())
@@ -339,12 +447,6 @@ class Fetcher:
 
 async def _raise(error: Exception) -> None:
     raise error
-
-
-async def _until_taking(partition: Partition) -> None:
-    """Returns when the disk takes writes again, as far as `Repairs` can tell."""
-    while partition.failure is not None and not partition.is_fenced:  # noqa: ASYNC110
-        await asyncio.sleep(RETRY_PAUSE_S_MAX)
 
 
 async def _settled(partition: Partition) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from ottla.broker.replication.limits import FetchLimits
+from ottla.broker.replication.throttles import Throttles
 from ottla.ports import Clock
 from ottla.types import NO_NODE, NodeId
 from ottla.wire.messages.fetch import ReplicaState
@@ -30,6 +31,7 @@ class Followers:
         connect: Callable[[NodeId], Awaitable[Connection]],
         truncation: Truncation,
         shorten: Callable[[Partition, int], Awaitable[None]],
+        throttles: Throttles,
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -38,6 +40,7 @@ class Followers:
         self._connect = connect
         self._truncation = truncation
         self._shorten = shorten
+        self._throttles = throttles
         self._replica: ReplicaState | None = None
         self._followed: dict[Partition, NodeId] = {}
         self._fetchers: dict[NodeId, Fetcher] = {}
@@ -78,6 +81,11 @@ class Followers:
         if leader in self._fetchers:
             self._fetchers[leader].begin_anew(partition)
 
+    async def report(self, partition: Partition, offset: int) -> bool:
+        """Tells the leader that this copy is damaged from `offset` on; whether it has heard it."""
+        fetcher = self._fetchers.get(self._followed.get(partition, NO_NODE))
+        return fetcher is not None and await fetcher.report(partition, offset)
+
     def _fetcher(self, leader: NodeId) -> Fetcher:
         fetcher = self._fetchers.get(leader)
         if fetcher is None:
@@ -94,6 +102,7 @@ class Followers:
                 self._connect,
                 self._truncation,
                 self._shorten,
+                self._throttles,
             )
             fetcher.start()
         return fetcher

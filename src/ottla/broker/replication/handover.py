@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# A directory may hold thousands.
+PARTITIONS_PER_REQUEST_MAX: Final = 2_000
+NAMES_MAX: Final = 10
 # The metadata that tells of the new epochs is awaited so long; then somebody asks again.
 NEWS_S_MAX: Final = 5.0
 
@@ -57,11 +60,15 @@ class Handover:
         epochs = {each: each.leader_epoch for each in partitions if each.is_elected}
         if not epochs:
             return
-        names = ", ".join(sorted(str(each.name) for each in epochs))
-        logger.warning("the controller is asked for other leaders, or epochs, of %s", names)
+        logger.warning(
+            "the controller is asked for other leaders, or epochs, of %s", _names(epochs)
+        )
         try:
             async with asyncio.timeout(NEWS_S_MAX):
-                await self._ask(self._request(epochs))
+                everybody = tuple(epochs)
+                for first in range(0, len(everybody), PARTITIONS_PER_REQUEST_MAX):
+                    piece = everybody[first : first + PARTITIONS_PER_REQUEST_MAX]
+                    await self._ask(self._request(piece))
                 while _still_led(epochs):
                     self._news.clear()
                     await self._news.wait()
@@ -91,6 +98,12 @@ class Handover:
             broker_epoch=self._broker_epoch(),
             topics=list(topics.values()),
         )
+
+
+def _names(partitions: Iterable[Partition]) -> str:
+    names = sorted(str(partition.name) for partition in partitions)
+    rest = f" and {len(names) - NAMES_MAX} others" if len(names) > NAMES_MAX else ""
+    return ", ".join(names[:NAMES_MAX]) + rest
 
 
 def _still_led(epochs: dict[Partition, LeaderEpoch]) -> bool:

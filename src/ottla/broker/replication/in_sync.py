@@ -210,7 +210,11 @@ class InSyncKeeper:
         return left
 
     def _decided(self, proposal: Proposal, answer: PartitionResult) -> None:
-        """The metadata will say the same, or more."""
+        """The metadata will say the same, or more. Who leaves still counts until then: it brings
+        the minimum that the controller went by, which may be higher than the one known here.
+        """
+        if proposal.replicas.isr - frozenset(answer.isr):
+            return
         now_ms = self._clock.now().steady_ms
         proposal.partition.lead(
             proposal.leader_epoch,

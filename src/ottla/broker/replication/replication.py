@@ -13,6 +13,8 @@ from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.handover import Handover
 from ottla.broker.replication.in_sync import InSyncKeeper
 from ottla.broker.replication.limits import FetchLimits
+from ottla.broker.replication.refills import Refills
+from ottla.broker.replication.throttles import Throttles
 from ottla.client.failures import CannotConnect
 from ottla.config import BrokerConfig
 from ottla.errors import StorageFailed
@@ -48,6 +50,7 @@ class Replication:
         self._channel = channel
         self._broker_epoch = broker_epoch
         self._shorten = shorten
+        self.throttles = Throttles(clock, metadata)
         self.followers = Followers(
             loop,
             clock,
@@ -61,6 +64,7 @@ class Replication:
             self._connect,
             truncation,
             self._cut_start,
+            self.throttles,
         )
         self.in_sync = InSyncKeeper(
             clock,
@@ -73,6 +77,14 @@ class Replication:
         )
 
         self.handover = Handover(config.node_id, broker_epoch, self._ask)
+        self.refills = Refills(
+            loop,
+            config.node_id,
+            metadata,
+            self.followers,
+            truncation.empty,
+            may_empty=config.replica_damaged_refill_enable,
+        )
 
     def start(self) -> None:
         """The node is registered: its fetches count as those of this life."""
@@ -80,6 +92,7 @@ class Replication:
 
     async def stop(self) -> None:
         await self.in_sync.stop()
+        await self.refills.stop()
         await self.followers.stop()
 
     def _led(self) -> Iterator[Partition]:

@@ -2,8 +2,8 @@
 
 One that the metadata does not know is a stray. Metadata can be lost, a directory may have been
 mounted at the wrong broker: so it is renamed `-stray`, told, and kept, as Kafka does since 3.7.
-Only where the metadata log itself tells that the topic was deleted, a crash came between the
-deletion and the removal of its files, and they are removed now.
+Only where the metadata log itself tells that the topic was deleted, or that the partition has moved
+away from here, a crash came between that and the removal of its files, and they are removed now.
 
 A directory may also have lost its topic's id. A crash takes that only before anything in it is
 acknowledged, so that a deleted namesake's may lie there as well: it is a stray, too, unless a clean
@@ -49,12 +49,14 @@ class Finder:
         self,
         image: MetadataImage,
         deleted_ids: Collection[bytes],
+        departed: Collection[tuple[bytes, int]],
         node_id: int,
         synced: Mapping[Store, Collection[TopicPartition]],
         departures: Departures,
     ) -> None:
         self._topics = image.topics_by_name
         self._deleted_ids = deleted_ids
+        self._departed = departed
         self._node_id = node_id
         self._synced = synced
         self._departures = departures
@@ -95,11 +97,16 @@ class Finder:
             elif name.topic != METADATA_TOPIC:
                 # Of a partition that never had a batch there may be small files, and no id.
                 is_empty = is_known and id_found is None and not data.has_segments(name)
-                is_gone = is_empty or id_found in self._deleted_ids
+                is_gone = is_empty or self._has_left(id_found, name.partition)
                 (deleted if is_gone else strays).append((data, name, None))
         self._departures.begin(deleted)
         self._set_aside(strays)
         return found
+
+    def _has_left(self, topic_id: bytes | None, index: int) -> bool:
+        return topic_id is not None and (
+            topic_id in self._deleted_ids or (topic_id, index) in self._departed
+        )
 
     def _loser(
         self, name: TopicPartition, one: tuple[Store, bool], other: tuple[Store, bool]

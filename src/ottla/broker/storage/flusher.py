@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
@@ -142,6 +143,7 @@ class Flusher:
         outbox: Outbox,
         on_broken: Callable[[OSError], None] = lambda error: None,
         stalled_bytes_max: int = STALLED_BYTES_MAX,
+        stall_s_max: float = math.inf,
     ) -> None:
         self._loop = loop
         self._clock = clock
@@ -150,7 +152,10 @@ class Flusher:
         self._observe_sync_s = observe_sync_s
         self._outbox = outbox
         self.on_broken = on_broken
+        # Another that has the same disk.
+        self.neighbour = self
         self._stalled_bytes_max = stalled_bytes_max
+        self._stall_s_max = stall_s_max
         self._queued: list[PartitionWrites] = []
         self._held: dict[PartitionWrites, None] = {}
         # With the bytes that wait for the sync; and those whose turn it was when a thread wrote to
@@ -190,6 +195,11 @@ class Flusher:
         """For how long the disk has been at what it does now."""
         begun = [job.begun_s for job in (self._job, self._write_job) if job is not None]
         return self._clock.steady_s() - min(begun) if begun else 0.0
+
+    @property
+    def is_stalled(self) -> bool:
+        """The disk has not answered for so long that nobody should wait for it."""
+        return self.stalled_s >= self._stall_s_max
 
     @property
     def is_slow(self) -> bool:
@@ -263,11 +273,11 @@ class Flusher:
 
     def _is_wary(self) -> bool:
         """Whether a write might have to wait: beside a long sync, and for a while after one."""
-        job = self._job
-        if job is None and not self._wary_until_s:
+        job, beside = self._job, self.neighbour._job
+        if job is None and beside is None and not self._wary_until_s:
             return False
         now_s = self._clock.steady_s()
-        if job is not None and now_s - job.begun_s > QUICK_SYNC_S_MAX:
+        if any(each and now_s - each.begun_s > QUICK_SYNC_S_MAX for each in (job, beside)):
             return True
         return now_s < self._wary_until_s
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
@@ -19,6 +19,7 @@ from ottla.errors import (
     InvalidTransactionState,
     MessageTooLarge,
     OffsetOutOfRange,
+    OutOfOrderSequence,
     StorageFailed,
     TooLargeToOpen,
     UnknownLeaderEpoch,
@@ -82,6 +83,8 @@ class Partition(PartitionReplica):
         "index",
         "is_append_time",
         "is_compacted",
+        "is_following_throttled",
+        "is_leading_throttled",
         "metrics",
         "topic_id",
     )
@@ -126,9 +129,15 @@ class Partition(PartitionReplica):
         self._batch_bytes_max = config.max_message_bytes
         self._after_ms_max = config.message_timestamp_after_max_ms
         self._before_ms_max = config.message_timestamp_before_max_ms
+        self.is_leading_throttled = self._is_named(config.leader_replication_throttled_replicas)
+        self.is_following_throttled = self._is_named(config.follower_replication_throttled_replicas)
         if self._in_sync_min != config.min_insync_replicas:
             self._in_sync_min = config.min_insync_replicas
             self._in_sync_min_changed()
+
+    def _is_named(self, replicas: Collection[str]) -> bool:
+        """Whether this replica is among those that are throttled."""
+        return "*" in replicas or f"{self.index}:{self.node_id}" in replicas
 
     def _count_isr(self, before: frozenset[int], after: frozenset[int]) -> None:
         self.metrics.isr_shrinks += bool(before - after)
@@ -225,7 +234,14 @@ class Partition(PartitionReplica):
             raise StorageFailed(f"{self.name}: too much waits for the disk already")
         log = self._log
         end_offset = log.end_offset
-        appended = log.append(view, header, self.leader_epoch, now_ms)
+        try:
+            appended = log.append(view, header, self.leader_epoch, now_ms)
+        except OutOfOrderSequence:
+            if self._failure is None:
+                raise
+            # What should come before it was refused. Told that it is out of order, librdkafka would
+            # begin a new epoch, and send under that what other nodes have already.
+            raise StorageFailed(f"{self.name}: writes are refused: {self._failure}") from None
         if not appended.is_duplicate:
             assert appended.base_offset == end_offset, f"{self.name} has a hole at {end_offset}"
             self.metrics.messages_in += header.count

@@ -24,6 +24,7 @@ from ottla.errors import (
     OffsetNotAvailable,
     StorageFailed,
 )
+from ottla.log.emptying import emptied
 from ottla.log.log import Log, LogPosition
 from ottla.types import NO_NODE, LeaderEpoch, NodeId, Offset, TopicPartition
 from ottla.wire.schema import Buffer
@@ -47,7 +48,6 @@ class CommitRule(Protocol):
 
 class PartitionReplica(PartitionWrites):
     __slots__ = (
-        "_alone",
         "_ends",
         "_epoch_start",
         "_in_sync_min",
@@ -58,10 +58,12 @@ class PartitionReplica(PartitionWrites):
         "_planned_end",
         "_replicas",
         "_rule",
+        "is_in_sync",
         "is_leader",
         "leader_epoch",
         "leader_id",
         "node_id",
+        "refills",
     )
 
     def __init__(
@@ -81,6 +83,8 @@ class PartitionReplica(PartitionWrites):
         self.leader_epoch = leader_epoch
         self.leader_id = NO_NODE
         self.is_leader = False
+        # Whether the metadata counts this follower among those in sync.
+        self.is_in_sync = True
         self._is_suspended = False
         self._is_without_lease = False
         self._alone = False
@@ -92,6 +96,8 @@ class PartitionReplica(PartitionWrites):
         self._leader_high_watermark = 0
         self._lead_after_cut: tuple[Any, ...] | None = None
         self._planned_end: int | None = None
+        # How often it was copied anew after damage.
+        self.refills = 0
 
     # ---------------------------------------------------------------------------------- roles
 
@@ -139,13 +145,14 @@ class PartitionReplica(PartitionWrites):
         self._log.start_epoch(epoch)
         self._epoch_start = self._log.end_offset
 
-    def follow(self, epoch: LeaderEpoch, leader_id: NodeId) -> None:
+    def follow(self, epoch: LeaderEpoch, leader_id: NodeId, *, is_in_sync: bool = True) -> None:
         """Takes what this leader sends; NO_NODE: there is none just now."""
         assert epoch >= self.leader_epoch, f"{self.name}: leader epoch {epoch} is a past one"
         self._lead_after_cut = None
         if self.is_elected or epoch > self.leader_epoch:
             self._change_role(epoch, leader_id)
         self.leader_id = leader_id
+        self.is_in_sync = is_in_sync
 
     def _change_role(self, epoch: LeaderEpoch, leader_id: NodeId) -> None:
         self.leader_epoch, self.leader_id = epoch, leader_id
@@ -228,8 +235,6 @@ class PartitionReplica(PartitionWrites):
 
     def _note_end(self) -> None:
         """A write has ended: the high watermark may stand here one day."""
-        if self._alone:
-            return
         ends, written = self._ends, self._log.written
         before = ends[-1] if ends else self.high_watermark
         ends.append(written)
@@ -258,16 +263,30 @@ class PartitionReplica(PartitionWrites):
                 f"{self._in_sync_min}"
             )
 
-    def check_end_known(self) -> None:
+    @property
+    def is_end_known(self) -> bool:
         """A new leader knows what was committed before it when its followers have told (KIP-207).
 
         Until then the end that it could name may lie before one that consumers were told already.
         """
-        if self.is_leader and self.high_watermark.offset < self._epoch_start:
+        return not self.is_leader or self.high_watermark.offset >= self._epoch_start
+
+    def check_end_known(self) -> None:
+        if not self.is_end_known:
             raise OffsetNotAvailable(
                 f"{self.name}: the high watermark is not known yet in leader epoch "
                 f"{self.leader_epoch}"
             )
+
+    def must_wait_for_end(self, offset: int) -> bool:
+        """Whether a consumer that reads from `offset` on must not be told yet what is committed.
+
+        With too few in sync nobody can say when the end will be known: what is certain is read.
+        """
+        # Asked for every fetch, so what is true of nearly all comes first.
+        if self.high_watermark.offset >= self._epoch_start or self.is_end_known:
+            return False
+        return self.has_min_isr or offset >= self.high_watermark.offset
 
     def _tell_too_few(self) -> None:
         """Who waits for acks=all need not wait any longer where too few are left to give it."""
@@ -324,6 +343,17 @@ class PartitionReplica(PartitionWrites):
         return {
             follower: max(0, end_offset - (at.end_offset if at.end_offset >= 0 else start))
             for follower, at in replicas.progress().items()
+        }
+
+    def lags_ms(self, now_ms: int) -> dict[int, int]:
+        """By follower for how long it has lacked something; 0 for one that lacks nothing."""
+        replicas = self._replicas
+        if replicas is None:
+            return {}
+        progress = replicas.progress()
+        return {
+            follower: max(0, now_ms - progress[follower].caught_up_ms) if lag else 0
+            for follower, lag in self.lags().items()
         }
 
     @property
@@ -394,7 +424,11 @@ class PartitionReplica(PartitionWrites):
         elif log.fenced or self.is_retired:
             waiter.failed(item, StorageFailed(f"{self.name} takes no more writes"))
         else:
-            self.waiters.add_durable(log.end_offset, waiter, item)
+            self.waiters.durables.append((log.end_offset, waiter, item))
+
+    @property
+    def is_empty(self) -> bool:
+        return self._log.start_offset == self._log.end_offset
 
     @property
     def synced_offset(self) -> int:
@@ -473,6 +507,24 @@ class PartitionReplica(PartitionWrites):
     def restart_at(self, offset: int, now_ms: int) -> None:
         """Blocking, while `cutting`, with the new start on disk: all goes, the log begins anew."""
         self._log.restart_at(offset, now_ms)
+
+    def emptied_log(self, now_ms: int) -> Log:
+        """Blocking, while `reopening`: a new log where the damaged one was."""
+        return emptied(self._log, now_ms)
+
+    def begin_anew(self, log: Log) -> None:
+        """With a log that has nothing of what was damaged; whoever leads sends it again."""
+        assert not self.is_elected, f"{self.name}: a leader has what nobody else may have"
+        logger.warning("%s was damaged, and is copied anew", self.name)
+        self._log = log
+        self._home.doubt()
+        self._failure = None
+        self._planned_end = None
+        self._queued_bytes = self._syncing_to = self._leader_high_watermark = 0
+        self._ends = deque([log.written])
+        self.high_watermark = log.written
+        self.refills += 1
+        self.waiters.went_back(self)
 
     def _was_cut(self) -> None:
         log = self._log

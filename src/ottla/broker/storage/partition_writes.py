@@ -17,6 +17,7 @@ from ottla.broker.storage.waiters import (
     WriteWaiter,
     fail,
     succeed,
+    tell,
 )
 from ottla.broker.storage.write_states import WriteState
 from ottla.errors import OttlaError, StorageFailed
@@ -41,6 +42,7 @@ class PartitionWrites:
     """A partition as its flusher sees it. What is appended, and who may, is for `Partition`."""
 
     __slots__ = (
+        "_alone",
         "_failed_bytes",
         "_failure",
         "_home",
@@ -70,6 +72,8 @@ class PartitionWrites:
         self.is_retired = False
         self.is_offline = False
         self.is_synced_eagerly = True
+        # There is no other replica.
+        self._alone = True
         self._log = log
         self._home = home
         self.waiters = Waiters()
@@ -135,7 +139,7 @@ class PartitionWrites:
     def wait_written(self, waiter: WriteWaiter, item: Any) -> None:
         """`waiter` is told when what is queued now is written."""
         if self._is_queued or self._queued_bytes or self._write is not None:
-            self.waiters.add_write(waiter, item)
+            self.waiters.writes.append((waiter, item))
         else:
             waiter.succeeded(item)
 
@@ -146,7 +150,7 @@ class PartitionWrites:
         elif self._log.fenced or self.is_retired:
             waiter.failed(item, StorageFailed(f"{self.name} takes no more writes"))
         else:
-            self.waiters.add_commit(end_offset, waiter, item)
+            self.waiters.commits.append((end_offset, waiter, item))
 
     @property
     def has_uncommitted(self) -> bool:
@@ -321,13 +325,14 @@ class PartitionWrites:
     def _wrote(self, waiters: list[tuple[WriteWaiter, Any]]) -> None:
         if self._failure is not None:
             self._recovered()
-        self._note_end()
+        if not self._alone:
+            self._note_end()
         succeed(waiters)
         if not self.is_synced_eagerly:
             self._became_durable(self._log.written)
 
     def _note_end(self) -> None:
-        """A write has ended here."""
+        """A write has ended here, of which others have copies."""
 
     def _lay_out(self) -> None:
         try:
@@ -411,8 +416,9 @@ class PartitionWrites:
 
     def _became_durable(self, position: LogPosition) -> None:
         """All before it is synced here; or written, with write.caching."""
-        if self.waiters.has_durable:
-            self.waiters.durable(position.offset)
+        durables = self.waiters.durables
+        if durables:
+            tell(durables, position.offset)
         self._commit()
 
     def _commit(self) -> None:
@@ -444,14 +450,15 @@ class PartitionWrites:
         )
         self.high_watermark = position
         waiters = self.waiters
-        waiters.committed(position.offset)
-        if waiters.has_fetches:
+        if waiters.commits:
+            tell(waiters.commits, position.offset)
+        if waiters.fetches:
             # What lies in an older segment is all that a read of it gets: nobody waits for more.
             arrived = PLENTY_BYTES
             if position.segment_base == before.segment_base:
                 arrived = position.bytes_in_segment - before.bytes_in_segment
             waiters.arrived(self, arrived)
-        if waiters.has_replica_fetches:
+        if waiters.replica_fetches:
             waiters.committed_more(self)
 
     # ---------------------------------------------------------------------- damage, and its cure
@@ -465,6 +472,11 @@ class PartitionWrites:
         return self._failure
 
     @property
+    def is_stalled(self) -> bool:
+        """Its disk has not answered for long, whoever asked it."""
+        return self.flusher.is_stalled
+
+    @property
     def is_fenced(self) -> bool:
         """Whether it takes no writes until its log is opened again."""
         return self._log.fenced
@@ -472,6 +484,13 @@ class PartitionWrites:
     @property
     def is_damaged(self) -> bool:
         return self._log.corruption is not None
+
+    @property
+    def damaged_from(self) -> int:
+        """All before it is intact, in a log that is damaged."""
+        damage = self._log.corruption
+        assert damage is not None, f"{self.name} is not damaged"
+        return max(damage.offset, self._log.start_offset)
 
     @property
     def is_to_be_reopened(self) -> bool:

@@ -59,6 +59,10 @@ class Partitions:
         """Those whose writes the disk refuses."""
         return [partition for partition in self if partition.failure is not None]
 
+    def stalled(self) -> list[Partition]:
+        """Those whose disk does not answer."""
+        return [partition for partition in self if partition.is_stalled]
+
     # ------------------------------------------------------------------------------- changing
 
     def add(self, partition: Partition) -> None:

@@ -46,15 +46,19 @@ class Repairs:
         self._handing_over: asyncio.Task[None] | None = None
         # Told of partitions whose logs are fenced; it sees to it that `reopen_fenced` is called.
         self.on_fenced: Callable[[Partition], None] = lambda partition: None
+        # Told, again and again, of partitions in whose logs there is damage.
+        self.on_damaged: Callable[[Partition], None] = lambda partition: None
 
     def start_probing(self) -> None:
         """Asks the disk, for partitions whose writes it refuses, whether that is over."""
         self._timer = self._loop.call_later(PROBE_PAUSE_S, self.start_probing)
         failing = self._partitions.failing()
-        self._hand_over(failing)
+        self._hand_over([*failing, *self._partitions.stalled()])
         for partition in failing:
             if partition.is_to_be_reopened:
                 self.on_fenced(partition)
+            elif partition.is_damaged:
+                self.on_damaged(partition)
             else:
                 partition.flusher.probe(partition)
         if self._partitions.metadata.is_to_be_reopened:
@@ -66,7 +70,9 @@ class Repairs:
                 work.cancel()
 
     def _hand_over(self, failing: Sequence[Partition]) -> None:
-        """What this disk has refused for a while, or has damaged, others may be able to lead."""
+        """What this disk has refused for a while, or has damaged, or does not answer for, others
+        may be able to lead.
+        """
         now_s = self._clock.steady_s()
         stuck = [
             partition

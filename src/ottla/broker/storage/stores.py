@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from ottla.cluster.directories import is_reserved
 from ottla.config import BrokerConfig
+from ottla.config.roles import is_alone
 from ottla.errors import CannotStart, StorageFailed
 from ottla.log.directory import DataDirectory, Identity, encode_uuid
 from ottla.log.reserve import NO_ROOM, Reserve
@@ -219,6 +220,8 @@ class Stores:
         for store in self._all:
             store.flusher = new_flusher(store, "data")
             store.internal_flusher = new_flusher(store, "internal")
+            store.flusher.neighbour = store.internal_flusher
+            store.internal_flusher.neighbour = store.flusher
         self.nowhere.flusher = self.metadata.flusher
         self.nowhere.internal_flusher = self.metadata.internal_flusher
 
@@ -355,9 +358,11 @@ def _leave_out(store: Store, error: OSError) -> None:
 
 def _check_alone(config: BrokerConfig) -> None:
     """A node alone makes up its cluster; several would each make up another."""
-    if config.is_controller and len(config.controller_quorum_voters) < 2:
+    if is_alone(config):
         return
     why = "controller.quorum.voters names several nodes"
+    if len(config.voters()) < 2:
+        why = "controller.quorum.bootstrap.servers names other controllers"
     if not config.is_controller:
         why = "process.roles is broker, so others have begun it"
     raise CannotStart(

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ottla.broker.threads import wait_out
+from ottla.errors import NotLeader
 from ottla.types import LeaderEpoch, Offset
 
 if TYPE_CHECKING:
@@ -47,6 +48,16 @@ class Truncation:
                 await self._run(partition, partition.restart_at, offset)
             finally:
                 partition.plan_start(0)
+
+    async def empty(self, partition: Partition) -> None:
+        """The log is damaged, and others have all of it: it begins anew, with nothing in it."""
+        with partition.reopening():
+            partition.plan_restart(0)
+            await wait_out(self._checkpoints.save_recovery_point(partition))
+            if partition.is_elected:
+                raise NotLeader(f"{partition.name} is led here by now: what it has may be the last")
+            store, now_ms = self._stores.of(partition), self._clock.now().wall_ms
+            partition.begin_anew(await wait_out(store.run(partition.emptied_log, now_ms)))
 
     async def _run(self, partition: Partition, cut: Callable[[int, int], None], to: int) -> None:
         store, now_ms = self._stores.of(partition), self._clock.now().wall_ms

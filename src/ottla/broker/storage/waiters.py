@@ -60,117 +60,96 @@ class EndWaiters:
 
 
 class Waiters:
-    """Those of one partition. Whoever waits for commits does so in the order of their offsets."""
+    """Those of one partition, which adds to them and asks whether there are any.
 
-    __slots__ = ("_commits", "_durables", "_fetches", "_replica_fetches", "_writes")
+    It does so for every batch, where a call would cost as much as what it does.
+    """
+
+    __slots__ = ("commits", "durables", "fetches", "replica_fetches", "writes")
 
     def __init__(self) -> None:
-        self._writes: list[tuple[WriteWaiter, Any]] = []
-        self._commits: deque[tuple[int, WriteWaiter, Any]] = deque()
-        self._durables: deque[tuple[int, WriteWaiter, Any]] = deque()
-        self._fetches: dict[FetchWaiter, None] = {}
-        self._replica_fetches: dict[FetchWaiter, None] = {}
-
-    def add_write(self, waiter: WriteWaiter, item: Any) -> None:
-        self._writes.append((waiter, item))
-
-    def add_commit(self, end_offset: int, waiter: WriteWaiter, item: Any) -> None:
-        self._commits.append((end_offset, waiter, item))
-
-    def add_durable(self, end_offset: int, waiter: WriteWaiter, item: Any) -> None:
-        self._durables.append((end_offset, waiter, item))
-
-    @property
-    def has_durable(self) -> bool:
-        return bool(self._durables)
+        self.writes: list[tuple[WriteWaiter, Any]] = []
+        # In the order of the offsets that they wait for.
+        self.commits: deque[tuple[int, WriteWaiter, Any]] = deque()
+        self.durables: deque[tuple[int, WriteWaiter, Any]] = deque()
+        # Those of consumers hear of commits, those of replicas of what is written.
+        self.fetches: dict[FetchWaiter, None] = {}
+        self.replica_fetches: dict[FetchWaiter, None] = {}
 
     def add_fetch(self, fetch: FetchWaiter, *, of_replica: bool = False) -> None:
-        (self._replica_fetches if of_replica else self._fetches)[fetch] = None
+        (self.replica_fetches if of_replica else self.fetches)[fetch] = None
 
     def drop_fetch(self, fetch: FetchWaiter) -> None:
-        self._fetches.pop(fetch, None)
-        self._replica_fetches.pop(fetch, None)
-
-    @property
-    def has_fetches(self) -> bool:
-        return bool(self._fetches)
+        self.fetches.pop(fetch, None)
+        self.replica_fetches.pop(fetch, None)
 
     def at_end(self, end_offset: int) -> EndWaiters | None:
         """Those who wait already for just this end."""
-        commits = self._commits
+        commits = self.commits
         if commits and commits[-1][0] == end_offset and isinstance(commits[-1][1], EndWaiters):
             return commits[-1][1]
         return None
 
     def look_ups(self) -> list[int]:
         """How many look-ups wait, by the ends that they wait for."""
-        waiters = (waiter for _, waiter, _ in self._commits)
+        waiters = (waiter for _, waiter, _ in self.commits)
         return [len(each.look_ups) for each in waiters if isinstance(each, EndWaiters)]
 
     # ----------------------------------------------------------------------------- telling them
 
     def take_writes(self) -> list[tuple[WriteWaiter, Any]]:
         """Those who wait for what is queued: they go with the write."""
-        writes, self._writes = self._writes, []
+        writes, self.writes = self.writes, []
         return writes
-
-    def durable(self, offset: int) -> None:
-        _tell(self._durables, offset)
-
-    def committed(self, offset: int) -> None:
-        _tell(self._commits, offset)
 
     def written(self, partition: PartitionWrites, byte_count: int) -> None:
         """Replicas read what is not committed yet."""
-        for fetch in tuple(self._replica_fetches):
+        for fetch in tuple(self.replica_fetches):
             fetch.arrived(partition, byte_count)
 
     def arrived(self, partition: PartitionWrites, byte_count: int) -> None:
-        for fetch in tuple(self._fetches):
+        for fetch in tuple(self.fetches):
             fetch.arrived(partition, byte_count)
-
-    @property
-    def has_replica_fetches(self) -> bool:
-        return bool(self._replica_fetches)
 
     def committed_more(self, partition: PartitionWrites) -> None:
         """Replicas have read it already, and are to know that it is committed."""
-        for fetch in tuple(self._replica_fetches):
+        for fetch in tuple(self.replica_fetches):
             fetch.has_news(partition)
 
     def have_news(self, partition: PartitionWrites) -> None:
-        for fetch in (*self._fetches, *self._replica_fetches):
+        for fetch in (*self.fetches, *self.replica_fetches):
             fetch.has_news(partition)
 
     def went_back(self, partition: PartitionWrites) -> None:
-        for fetch in (*self._fetches, *self._replica_fetches):
+        for fetch in (*self.fetches, *self.replica_fetches):
             fetch.went_back(partition)
 
     def wake_fetches(self) -> None:
-        for fetch in (*self._fetches, *self._replica_fetches):
+        for fetch in (*self.fetches, *self.replica_fetches):
             fetch.wake()
 
     def fail_after(self, end_offset: int, error: Exception) -> None:
         """Offsets after the end will be given to others: nobody may go on waiting for them."""
-        self._commits, late_commits = _parted(self._commits, end_offset)
-        self._durables, late_durables = _parted(self._durables, end_offset)
+        self.commits, late_commits = _parted(self.commits, end_offset)
+        self.durables, late_durables = _parted(self.durables, end_offset)
         for _, waiter, item in (*late_commits, *late_durables):
             waiter.failed(item, error)
 
     def fail_commits(self, error: Exception) -> None:
-        commits, self._commits = self._commits, deque()
+        commits, self.commits = self.commits, deque()
         for _, waiter, item in commits:
             waiter.failed(item, error)
 
     def fail_all(self, error: Exception) -> None:
-        writes, commits, durables = self.take_writes(), self._commits, self._durables
-        self._commits, self._durables = deque(), deque()
+        writes, commits, durables = self.take_writes(), self.commits, self.durables
+        self.commits, self.durables = deque(), deque()
         fail(writes, error)
         for _, waiter, item in (*commits, *durables):
             waiter.failed(item, error)
 
 
-def _tell(waiting: deque[tuple[int, WriteWaiter, Any]], offset: int) -> None:
+def tell(waiting: deque[tuple[int, WriteWaiter, Any]], offset: int) -> None:
+    """That `offset` is reached, those who wait for it or for less."""
     while waiting and waiting[0][0] <= offset:
         _, waiter, item = waiting.popleft()
         waiter.succeeded(item)

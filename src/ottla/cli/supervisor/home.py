@@ -19,7 +19,7 @@ from typing import BinaryIO, Final, NamedTuple
 from ottla.broker.storage.disk import RealDisk
 from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.formatting import new_id
-from ottla.log.directory import LOCK, META_PROPERTIES, make_durable_directory
+from ottla.log.directory import META_PROPERTIES, make_durable_directory
 
 PLAN: Final = "cluster.json"
 SUPERVISOR_LOCK: Final = "supervisor.lock"
@@ -140,9 +140,8 @@ class Home:
         lock.flush()
         return lock
 
-    def busy_nodes(self, plan: Plan) -> list[int]:
-        """Those that somebody runs: of a supervisor that was killed they end a moment later."""
-        return [number for number in plan.numbers if _is_locked(self.node_dir(number) / LOCK)]
+    def node_dirs(self, plan: Plan) -> dict[int, Path]:
+        return {number: self.node_dir(number) for number in plan.numbers}
 
     # ----------------------------------------------------------------------------- the socket
 
@@ -183,14 +182,3 @@ def check_ports(plan: Plan) -> None:
                     f"Node {number} cannot have port {port}: {error.strerror}; choose other ports "
                     "with --base-port N."
                 ) from None
-
-
-def _is_locked(path: Path) -> bool:
-    try:
-        with path.open("rb") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
-    return False

@@ -13,7 +13,6 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Final
 
-STOP_S_MAX: Final = 60.0
 # What a process that has ended wrote last may still be on its way.
 LAST_LINES_S: Final = 1.0
 LINE_BYTES_MAX: Final = 65_536
@@ -46,6 +45,7 @@ class Node:
         address: str,
         command: Sequence[str],
         environment: Mapping[str, str],
+        stop_s_max: float,
         take_line: Callable[[int, str], None],
         on_lost: Callable[[Node], None],
     ) -> None:
@@ -57,6 +57,7 @@ class Node:
         self.exit_code: int | None = None
         self._command = command
         self._environment = environment
+        self._stop_s_max = stop_s_max
         self._take_line = take_line
         self._on_lost = on_lost
         self._process: asyncio.subprocess.Process | None = None
@@ -67,6 +68,16 @@ class Node:
     @property
     def is_alive(self) -> bool:
         return self.state in ALIVE
+
+    @property
+    def last_words(self) -> str:
+        """What it said last, as it would say it to people."""
+        if not self.last_line.startswith("{"):
+            return self.last_line.removeprefix("ottla: ")
+        try:
+            return str(json.loads(self.last_line)["message"])
+        except (ValueError, KeyError, TypeError):
+            return self.last_line
 
     async def start(self) -> None:
         """Returns when it serves; NodeEnded if it does not get so far."""
@@ -79,7 +90,7 @@ class Node:
         await asyncio.wait((said_ready, self._watching), return_when=asyncio.FIRST_COMPLETED)
         if self._watching.done():
             said_ready.cancel()
-            raise NodeEnded(f"node {self.number} {self.how_it_ended()}")
+            raise NodeEnded(self.how_it_ended())
         self.http = json.loads(said_ready.result()).get("http")
         if self.state is State.STARTING:
             self.state = State.RUNNING
@@ -90,9 +101,9 @@ class Node:
             return
         self.state = State.STOPPING
         ended = await self._signalled(signal.SIGTERM)
-        await asyncio.wait((ended,), timeout=STOP_S_MAX)
+        await asyncio.wait((ended,), timeout=self._stop_s_max)
         if not ended.done():
-            self._take_line(self.number, f"did not stop in {STOP_S_MAX:g} s and is killed")
+            self._take_line(self.number, f"did not stop in {self._stop_s_max:g} s and is killed")
             await self._signalled(signal.SIGKILL)
             await asyncio.wait((ended,))
         if self.state is State.STOPPING:

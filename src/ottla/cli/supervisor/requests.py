@@ -46,8 +46,9 @@ def ask(home: Home, command: str, nodes: Sequence[int] = ()) -> dict[str, Any] |
 
 
 class Requests:
-    def __init__(self, supervisor: Supervisor) -> None:
+    def __init__(self, supervisor: Supervisor, home: Home) -> None:
         self._supervisor = supervisor
+        self._home = home
         self._under_way: set[asyncio.Task[Any]] = set()
         self._works: dict[str, Callable[[Node], Awaitable[str]]] = {
             "kill": self._kill,
@@ -57,7 +58,7 @@ class Requests:
 
     async def listen(self) -> asyncio.Server:
         return await asyncio.start_unix_server(
-            self._take, sock=self._supervisor.home.listen(), limit=LINE_BYTES_MAX
+            self._take, sock=self._home.listen(), limit=LINE_BYTES_MAX
         )
 
     async def finish(self) -> None:
@@ -132,7 +133,7 @@ class Requests:
         try:
             starting.result()
         except NodeEnded:
-            words = node.last_line.removeprefix("ottla: ") or f"it {node.how_it_ended()}"
+            words = node.last_words or f"it {node.how_it_ended()}"
             raise CommandFailed(f"Node {node.number} does not start: {words}") from None
         return f"Node {node.number} is ready at {node.address}."
 

@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
-import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from ottla.cli.failures import CommandFailed, WrongUsage
-from ottla.cli.supervisor.home import Home, Plan, check_ports
+from ottla.cli.failures import WrongUsage
+from ottla.cli.supervisor.home import HOST, Home, Plan, check_ports
+from ottla.cli.supervisor.leftovers import await_leftovers
 from ottla.cli.supervisor.requests import Requests
 from ottla.cli.supervisor.stream import Stream
-from ottla.cli.supervisor.supervisor import OWN_SETTINGS, Supervisor
+from ottla.cli.supervisor.supervisor import Crew, Member, Supervisor
 from ottla.config import load
 
-OLD_NODES_S_MAX: Final = 60.0
-OLD_NODES_PAUSE_S: Final = 0.1
+STOP_S_MAX: Final = 60.0
+# So many copies a topic gets that is created without a number.
+REPLICAS_MAX: Final = 3
+# What this command says of each node itself.
+OWN_SETTINGS: Final = frozenset(
+    {
+        "node.id",
+        "log.dir",
+        "log.dirs",
+        "listeners",
+        "advertised.listeners",
+        "http.listener",
+        "controller.quorum.voters",
+    }
+)
 
 
 def up(home: Home, nodes: int | None, base_port: int | None, sets: Sequence[str]) -> int:
@@ -29,7 +43,7 @@ def up(home: Home, nodes: int | None, base_port: int | None, sets: Sequence[str]
         stream = Stream(sys.stderr)
         try:
             if lock is not None:
-                _await_old_nodes(home, plan, stream)
+                await_leftovers(home.node_dirs(plan), "node", stream)
             check_ports(plan)
             lock = lock or home.hold()
             home.write_plan(plan)
@@ -50,28 +64,56 @@ def _check_settings(sets: Sequence[str]) -> None:
     load(sets=sets)
 
 
-def _await_old_nodes(home: Home, plan: Plan, stream: Stream) -> None:
-    """Those of a supervisor that was killed stop by themselves."""
-    deadline_s = time.monotonic() + OLD_NODES_S_MAX
-    is_told = False
-    while busy := home.busy_nodes(plan):
-        names = ", ".join(map(str, busy))
-        if time.monotonic() > deadline_s:
-            raise CommandFailed(
-                f"Node {names} of this directory runs without a supervisor; end its process first."
-            )
-        if not is_told:
-            stream.tell(f"waits for what is left of an earlier run to stop: node {names}")
-            is_told = True
-        time.sleep(OLD_NODES_PAUSE_S)
-
-
 async def _supervise(home: Home, plan: Plan, sets: Sequence[str], stream: Stream) -> int:
-    supervisor = Supervisor(home, plan, sets, stream)
-    requests = Requests(supervisor)
+    def greet(_: Supervisor, took_s: float) -> None:
+        nodes = "1 node is" if plan.nodes == 1 else f"{plan.nodes} nodes are"
+        stream.tell(f"{nodes} ready ({took_s:.1f} s), bootstrap {plan.bootstrap}")
+        stream.tell(f"Ctrl-C stops them; look with: ottla cluster status {home.advice}")
+
+    supervisor = Supervisor(_crew(home, plan, sets), stream, greet)
+    requests = Requests(supervisor, home)
     server = await requests.listen()
     try:
         return await supervisor.run()
     finally:
         server.close()
         await requests.finish()
+
+
+def _crew(home: Home, plan: Plan, sets: Sequence[str]) -> Crew:
+    members = [
+        Member(number, plan.address_of(number), node_command(home, plan, number, sets))
+        for number in plan.numbers
+    ]
+    return Crew(
+        members,
+        node_environment(os.environ),
+        word="node",
+        remedy=lambda number: f"`ottla cluster start {number} {home.advice}`",
+        stop_s_max=STOP_S_MAX,
+    )
+
+
+def node_command(home: Home, plan: Plan, number: int, sets: Sequence[str]) -> list[str]:
+    """`ottla start` for one node; what the person has set wins over what a cluster needs."""
+    replicas = min(plan.nodes, REPLICAS_MAX)
+    wanted = {
+        "default.replication.factor": replicas,
+        # A majority of them: what is acknowledged outlives any one.
+        "min.insync.replicas": replicas // 2 + 1 if replicas > 2 else 1,
+        "controller.quorum.voters": plan.voters,
+    }
+    command = [sys.executable, "-m", "ottla", "start", "--die-with-parent"]
+    command += ["--cluster-id", plan.cluster_id, "--node-id", str(number)]
+    command += ["--data-dir", str(home.node_dir(number))]
+    # Any port for health and metrics: `ottla cluster status` tells which.
+    command += ["--listen", plan.address_of(number), "--http", f"{HOST}:0"]
+    for text in (*(f"{name}={value}" for name, value in wanted.items()), *sets):
+        command += ["--set", text]
+    return command
+
+
+def node_environment(given: Mapping[str, str]) -> dict[str, str]:
+    """Without what would place all nodes at the same address, or in the same directory."""
+    own = {f"OTTLA_{name.replace('.', '_').upper()}" for name in OWN_SETTINGS}
+    return {name: value for name, value in given.items() if name not in own}

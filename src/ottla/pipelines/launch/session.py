@@ -8,7 +8,7 @@ import shlex
 import shutil
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -20,6 +20,8 @@ from ottla.pipelines.language.secrets import redact
 from ottla.pipelines.launch import class_archive, environments
 from ottla.pipelines.launch.jvm import JAVA_OPTIONS as ALL_JAVA_OPTIONS
 from ottla.pipelines.launch.jvm import SUBMIT_ARGUMENTS, start_jvm
+from ottla.pipelines.launch.standby.held import held_session, is_holding
+from ottla.pipelines.launch.standby.likeness import Wish
 from ottla.pipelines.views.spark_errors import one_line
 from ottla.spark.startup.environment import quick_environment, scratch
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 LOG4J: Final = Path(__file__).with_name("log4j2.properties")
 LOOPBACK: Final = "127.0.0.1"
 JAVA_OPTIONS: Final = "spark.driver.extraJavaOptions"
+PACKAGES: Final = "spark.jars.packages"
 DERBY_LOG: Final = "derby.stream.error.file"
 # For a JVM that lives for seconds: no time for the second compiler, no cores for collectors.
 ONE_COMPILER: Final = "-XX:TieredStopAtLevel=1"
@@ -61,11 +64,7 @@ def start_session(
 
     Raises PipelineFailed in one line when Spark cannot start: no Java, a master that is away.
     """
-    from py4j.protocol import Py4JError
-    from pyspark.errors import PySparkException
-    from pyspark.sql import SparkSession
-
-    where = master or pipeline.spark.get("spark.master") or "local[*]"
+    where = master_of(pipeline, master)
     _check_java()
     os.environ.update(environment(where, os.environ))
     settings = settings_of(
@@ -75,28 +74,73 @@ def start_session(
         packages=packages,
         checkpoint=checkpoint,
         verbose=verbose,
-        is_brief=is_brief,
+        is_brief=is_brief and not is_holding(),
     )
-    home = own_home(where)
-    if home is not None:
-        settings[JAVA_OPTIONS] = f"{class_archive.java_options(home)} {settings[JAVA_OPTIONS]}"
+    if (held := held_session(where, settings)) is not None:
+        return held
     launching: AbstractContextManager[None] = nullcontext()
     if archive is not None:
         settings |= environments.settings(archive, settings)
         os.environ.update(environments.variables())
         launching = environments.launching(scratch() / "launch")
-    builder = SparkSession.builder.master(where)
+    with launching:
+        return _start(where, settings, pipeline.secrets, is_verbose=verbose)
+
+
+def start_ahead(master: str, settings: Mapping[str, str]) -> SparkSession:
+    """For a command that has not come yet; raises PipelineFailed as `start_session` does."""
+    _check_java()
+    os.environ.update(environment(master, os.environ))
+    return _start(master, settings)
+
+
+def _start(
+    master: str,
+    given: Mapping[str, str],
+    secrets: Collection[str] = (),
+    *,
+    is_verbose: bool = False,
+) -> SparkSession:
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+    from pyspark.sql import SparkSession
+
+    settings = dict(given)
+    home = own_home(master)
+    if home is not None:
+        settings[JAVA_OPTIONS] = f"{class_archive.java_options(home)} {settings[JAVA_OPTIONS]}"
+    builder = SparkSession.builder.master(master)
     for name, value in settings.items():
         builder = builder.config(name, value)
     try:
-        with _output_kept(), launching:
-            start_jvm({"spark.master": where, **settings})
+        with _output_kept():
+            start_jvm({"spark.master": master, **settings})
             spark: SparkSession = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError, RuntimeError) as error:
-        hint = "" if verbose else "; --verbose shows Spark's own log"
-        cause = redact(one_line(error), pipeline.secrets)
-        raise PipelineFailed(f"Spark does not start on {where}: {cause}{hint}") from None
+        hint = "" if is_verbose else "; --verbose shows Spark's own log"
+        cause = redact(one_line(error), secrets)
+        raise PipelineFailed(f"Spark does not start on {master}: {cause}{hint}") from None
     return spark
+
+
+def wish_of(
+    pipeline: Pipeline, *, master: str | None, jars: Sequence[str], checkpoint: str | None
+) -> Wish | None:
+    """The Spark that could stand by for a command; None where none should.
+
+    On a cluster it would keep what others could use; and what stands by keeps nobody's passwords.
+    """
+    where = master_of(pipeline, master)
+    if not is_local(where) or PACKAGES in pipeline.spark:
+        return None
+    settings = settings_of(pipeline, where, jars=jars, checkpoint=checkpoint)
+    if any(redact(value, pipeline.secrets) != value for value in settings.values()):
+        return None
+    return Wish.of(where, settings, scratch())
+
+
+def master_of(pipeline: Pipeline, master: str | None) -> str:
+    return master or pipeline.spark.get("spark.master") or "local[*]"
 
 
 def prepare_next(stopped: SparkSession) -> None:
@@ -185,7 +229,7 @@ def settings_of(
     settings |= given | {
         JAVA_OPTIONS: " ".join([*filter(None, options), f"-Dottla.log.level={level}"])
     }
-    for name, more in (("spark.jars", jars), ("spark.jars.packages", packages)):
+    for name, more in (("spark.jars", jars), (PACKAGES, packages)):
         both = [*filter(None, given.get(name, "").split(",")), *more]
         if name == "spark.jars":
             # The JVM may be launched elsewhere.
@@ -215,9 +259,7 @@ def _quick_jvm(others: Iterable[str]) -> str:
     return ONE_COMPILER if is_chosen else f"{ONE_COMPILER} {SMALL_COLLECTOR}"
 
 
-_JAR_SETTINGS: Final = frozenset(
-    {"spark.jars", "spark.jars.packages", "spark.driver.extraClassPath"}
-)
+_JAR_SETTINGS: Final = frozenset({"spark.jars", PACKAGES, "spark.driver.extraClassPath"})
 _DELTA: Final = {
     "spark.sql.extensions": DELTA_CLASS,
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
@@ -267,9 +309,11 @@ def _output_kept() -> Iterator[None]:
     sys.stderr.flush()
     kept = [os.dup(number) for number in numbers]
     reading, writing = os.pipe()
+    is_up = threading.Event()
+    forwarding = (reading, numbers[1], os.dup(numbers[1]), is_up)
     # Ends with the JVM, at the latest with this process: nobody else holds the pipe's other end.
     threading.Thread(
-        target=_forward, args=(reading, os.dup(numbers[1])), name="ottla-spark-stderr", daemon=True
+        target=_forward, args=forwarding, name="ottla-spark-stderr", daemon=True
     ).start()
     try:
         for number in numbers:
@@ -280,10 +324,12 @@ def _output_kept() -> Iterator[None]:
             os.dup2(before, number)
             os.close(before)
         os.close(writing)
+        is_up.set()
 
 
-def _forward(reading: int, stderr: int) -> None:
-    with os.fdopen(reading, "rb") as lines, os.fdopen(stderr, "wb", buffering=0) as out:
+def _forward(reading: int, stderr: int, aside: int, is_up: threading.Event) -> None:
+    """To wherever stderr leads at the time: until the JVM is up that is the one kept aside."""
+    with os.fdopen(reading, "rb") as lines, os.fdopen(aside, "wb", buffering=0):
         for line in lines:
             if not line.startswith(JAVA_NOISE):
-                out.write(line)
+                os.write(stderr if is_up.is_set() else aside, line)

@@ -10,9 +10,12 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Final
 
 from ottla.spark.startup.nursery_process import start_nursery
 from ottla.spark.startup.spark_home import spark_home
+
+SCRATCH_PREFIX: Final = "ottla-spark-"
 
 
 def quick_environment(given: Mapping[str, str]) -> dict[str, str]:
@@ -27,7 +30,7 @@ def quick_environment(given: Mapping[str, str]) -> dict[str, str]:
 @functools.cache
 def scratch() -> Path:
     """For what Spark and Derby would leave where they run; it goes with the process."""
-    path = tempfile.mkdtemp(prefix="ottla-spark-")
+    path = tempfile.mkdtemp(prefix=SCRATCH_PREFIX)
     # A fork of this process leaves it alone.
     atexit.register(_remove, path, os.getpid())
     return Path(path)

@@ -106,12 +106,18 @@ def _run(seeds: range, options: argparse.Namespace) -> Iterator[Report]:
     if workers <= 1:
         yield from map(run, seeds)
         return
+    # Each piece has processes of its own: a pool of Python 3.11 that replaces them while it works
+    # (max_tasks_per_child) may stand still for ever.
+    for piece in range(0, len(seeds), workers * SEEDS_PER_PROCESS):
+        yield from _run_piece(run, seeds[piece : piece + workers * SEEDS_PER_PROCESS], workers)
+
+
+def _run_piece(run: partial[Report], seeds: range, workers: int) -> Iterator[Report]:
     with ProcessPoolExecutor(
         workers,
         mp_context=get_context("spawn"),
         initializer=logging.disable,
         initargs=(logging.CRITICAL,),
-        max_tasks_per_child=SEEDS_PER_PROCESS,
     ) as pool:
         try:
             for done in as_completed([pool.submit(run, seed) for seed in seeds]):

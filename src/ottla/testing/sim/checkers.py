@@ -213,6 +213,20 @@ def polls_go_on(history: History, outcome: Outcome) -> Iterator[str]:
             next_offsets[lane] = offset + 1
 
 
+def high_watermarks_never_go_back(history: History, outcome: Outcome) -> Iterator[str]:
+    """In front of a reader, whoever leads."""
+    told: dict[tuple[str, TopicPartition], int] = {}
+    for read in history.reads:
+        lane = (read.reader, read.partition)
+        before = told.get(lane, 0)
+        if read.high_watermark < before and not history.is_scarce(read):
+            yield (
+                f"{read.partition}: {read.reader} was told the high watermark {before}, and then "
+                f"{read.high_watermark}"
+            )
+        told[lane] = read.high_watermark
+
+
 def ends_never_go_back(history: History, outcome: Outcome) -> Iterator[str]:
     for (watcher, partition), ends in history.ends.items():
         for before, after in pairwise(ends):
@@ -298,6 +312,7 @@ CHECKERS: Final[tuple[Checker, ...]] = (
     no_holes,
     reads_stay,
     polls_go_on,
+    high_watermarks_never_go_back,
     ends_never_go_back,
     one_leader_per_epoch,
     metadata_equal,

@@ -221,7 +221,12 @@ class Network:
 
     def slow(self, a: HostName, b: HostName, delay_s: float) -> None:
         """What goes between them takes so much longer."""
-        self._link(a, b).delay_s = self._link(b, a).delay_s = delay_s
+        self.slow_one_way(a, b, delay_s)
+        self.slow_one_way(b, a, delay_s)
+
+    def slow_one_way(self, source: HostName, target: HostName, delay_s: float) -> None:
+        """What `source` sends takes so much longer to `target`, and answers do not."""
+        self._link(source, target).delay_s = delay_s
 
     def lossy(self, a: HostName, b: HostName, share: float) -> None:
         """This share of the segments is lost and sent again: they come late, and all after them."""

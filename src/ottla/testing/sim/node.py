@@ -9,15 +9,20 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from ottla.broker.main import Broker
+from ottla.cluster.snapshot_file import SnapshotFiles
 from ottla.config import BrokerConfig
 from ottla.errors import OttlaError
 from ottla.log.directory import DataDirectory, Identity
+from ottla.log.scan import batches
 from ottla.testing.memory_disk import MemoryDisk, PowerLoss
 from ottla.testing.sim.clock import MachineClock, SeededChance
 from ottla.testing.sim.compactor import ThreadCompactor
 from ottla.testing.sim.loop import ProcessLoop
 from ottla.testing.sim.network import Host, Listener
 from ottla.testing.sim.threads import DiskPace, SimThreads
+from ottla.types import METADATA_TOPIC
+from ottla.wire.messages.control_records import VotersRecord
+from ottla.wire.records import MAGIC_AT
 
 if TYPE_CHECKING:
     from ottla.testing.sim.world import World
@@ -43,8 +48,14 @@ class HostNetwork:
         host: str,
         port: int,
         backlog: int,
+        *,
+        is_shared: bool = False,
     ) -> Listener:
+        assert not is_shared, "a simulated machine has one process"
         return await self._host.bind(self._loop, protocol_factory, port, backlog)
+
+    async def is_own(self, host: str) -> bool:
+        return host in (self._host.name, self._host.ip)
 
 
 class Process:
@@ -113,12 +124,20 @@ class Node:
     def __repr__(self) -> str:
         return f"<Node {self.id}>"
 
-    def format(self, cluster_id: str) -> None:
-        """As `ottla storage format` does it."""
+    def format(self, cluster_id: str) -> bytes:
+        """As `ottla storage format` does it; returns the directory id."""
         self.disk.make_directory(DATA_DIR)
         identity = Identity(cluster_id, self.id, self._random.randbytes(16))
         DataDirectory(self.disk, DATA_DIR).write_identity(identity)
         self.disk.sync_directory("/")
+        return identity.directory_id
+
+    def write_voters(self, voters: VotersRecord) -> None:
+        """The rest of it, where the voters are records."""
+        directory = f"{DATA_DIR}/{METADATA_TOPIC}-0"
+        self.disk.make_directory(directory)
+        SnapshotFiles(self.disk, directory).write_first(voters, 0)
+        self.disk.sync_directory(DATA_DIR)
 
     def trace(self, text: str) -> None:
         self._world.trace(f"node {self.id}", text)
@@ -292,14 +311,25 @@ class Node:
         for go_on in self._pace.heal():
             go_on()
 
-    def flip_bit(self, random: random.Random) -> str | None:
-        """Damages one byte of a segment on the medium; its path, or None if there is none."""
+    def flip_bit(self, random: random.Random, under: str = "") -> str | None:
+        """Damages a batch of a segment on the medium; its path, or None if there is none.
+
+        Not its base offset nor its leader epoch: Kafka's checksum covers neither, and nothing
+        notices what becomes of them.
+        """
         paths = [path for path in self.disk.paths_seen() if path.endswith(".log")]
-        paths = [path for path in paths if self.disk.contents(path)]
+        paths = [path for path in paths if path.startswith(under) and self.disk.contents(path)]
         if not paths:
             return None
         path = random.choice(paths)
-        self.disk.flip_bit(path, random.randrange(8 * len(self.disk.contents(path))))
+        data = self.disk.contents(path)
+        whole = [*batches(lambda size, at: data[at : at + size], 0, len(data))]
+        if not whole:
+            return None
+        position, header, _ = random.choice(whole)
+        self.disk.flip_bit(
+            path, 8 * (position + random.randrange(MAGIC_AT, header.size)) + random.randrange(8)
+        )
         self.trace(f"a bit of {path} is flipped")
         return path
 

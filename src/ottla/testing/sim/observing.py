@@ -11,6 +11,7 @@ from ottla.cluster.image import ResourceType
 from ottla.cluster.snapshot import copy_of
 from ottla.testing.sim.checkers import FinalLog, Stored
 from ottla.testing.sim.history import History, Lead, TopicState
+from ottla.testing.sim.in_sync_watch import InSyncWatch
 from ottla.types import METADATA_TOPIC, NO_NODE
 from ottla.wire.records import BATCH_HEADER_BYTES, crc_matches, decode_records, read_header
 from ottla.wire.schema import Message
@@ -46,6 +47,7 @@ class Observer:
         self.given_up: dict[tuple[int, int], str] = {}
         # By node, incarnation and partition.
         self._high_watermarks: dict[tuple[int, int, str], int] = {}
+        self._in_sync = InSyncWatch(history)
 
     def look(self) -> None:
         for node in self._world.nodes.values():
@@ -55,6 +57,9 @@ class Observer:
                 if node.is_ready:
                     self._ready_s.setdefault((node.id, node.incarnation), self._world.now_s)
         self._look_at_quorum()
+        self._in_sync.look(
+            {n.id: n.broker for n in self._world.nodes.values() if n.broker is not None}
+        )
 
     def _look_at_quorum(self) -> None:
         """Who leads the metadata log and is heard leads on: nobody else deposes it (KIP-996)."""
@@ -70,6 +75,9 @@ class Observer:
             return
         assert leader.broker is not None
         quorum = leader.broker._quorum
+        if quorum.kraft_version:
+            # Voters come and go: by that alone a leader may lose its vote, or its majority.
+            return
         if not quorum.is_leader or quorum.leader_epoch != before.epoch:
             self._history.complain(
                 f"node {leader.id} led the metadata log in epoch {before.epoch}, node "
@@ -77,7 +85,7 @@ class Observer:
             )
 
     def _find_reign(self) -> Reign | None:
-        """A leader of the metadata log that another node follows."""
+        """A leader of the metadata log that another voter follows."""
         ready = [n for n in self._world.nodes.values() if n.is_ready and not n.is_paused]
         quorums = {n.id: n.broker._quorum for n in ready if n.broker is not None}
         for leader, quorum in quorums.items():
@@ -86,6 +94,7 @@ class Observer:
                 if (
                     quorum.is_leader
                     and follower != leader
+                    and {leader, follower} <= quorum.voter_ids
                     and view
                     == (
                         leader,
@@ -106,7 +115,8 @@ class Observer:
             name = _name(partition)
             if partition.is_leader:
                 self._history.lead(Lead(name, partition.leader_epoch, node.id))
-            key = (node.id, node.incarnation, name)
+            # A copy that was damaged begins anew.
+            key = (node.id, node.incarnation, f"{name} {partition.refills}")
             before, now = self._high_watermarks.get(key, 0), partition.high_watermark.offset
             if now < before:
                 self._history.complain(
@@ -145,6 +155,21 @@ class Observer:
 def partitions_of(broker: Broker) -> list[Partition]:
     """All but the metadata's, and none of a broker that has not come so far."""
     return list(getattr(broker, "_partitions", ()))
+
+
+def partitions_in_sync(node: Node) -> list[str]:
+    """Those of which all replicas are in sync, and none is known to be damaged."""
+    broker = node.broker
+    metadata = getattr(broker, "_metadata", None)
+    if broker is None or metadata is None:
+        return []
+    damaged = {str(each.name) for each in partitions_of(broker) if each.is_damaged}
+    return sorted(
+        f"{topic.name}-{index}"
+        for topic in metadata.image.topics_by_name.values()
+        for index, partition in topic.partitions.items()
+        if set(partition.isr) == set(partition.replicas) and f"{topic.name}-{index}" not in damaged
+    )
 
 
 def final_logs(world: World) -> list[FinalLog]:
@@ -251,6 +276,9 @@ def _stuck_quorum(brokers: dict[int, Broker], at_rest: bool) -> list[str]:
     ends = {node: b._controller.partition.high_watermark.offset for node, b in brokers.items()}
     if at_rest and len(set(ends.values())) > 1:
         return [f"the metadata is committed up to {ends}"]
+    voters = {b._quorum.voters.keys for b in brokers.values()}
+    if at_rest and len(voters) > 1:
+        return [f"the nodes do not agree on who votes on the metadata: {sorted(voters)}"]
     fenced = [
         broker.id
         for b in brokers.values()

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field
+from random import Random
 from typing import Final, TypeVar
 
 from ottla.client.producer import ACKS_ALL, Producer
@@ -22,10 +23,12 @@ from ottla.testing.sim.observing import (
 from ottla.testing.sim.troubles import KINDS, Calm, Trouble, Troubles, plan
 from ottla.testing.sim.workloads import (
     Administrator,
+    Elector,
     EndWatcher,
     IdempotentProducer,
     Member,
     PlainProducer,
+    QuorumChanger,
     Reader,
     Stage,
 )
@@ -42,16 +45,25 @@ LOOK_S: Final = 0.1
 START_S_MAX: Final = 60.0
 # A cluster whose faults are over is at rest within this time.
 REST_S_MAX: Final = 120.0
+# Within this time the scrub has read everything, and has told of what it found.
+SCRUBBED_S: Final = 8.0
 RUN_S_MAX: Final = 2_000.0
 STUCK_TOLD_MAX: Final = 6
 SETTINGS: Final = {
     # What each node rewrites for itself cannot be compared batch by batch.
     "log.cleaner.enable": "false",
+    "log.scrub.interval.ms": "2000",
+    "replica.damaged.refill.enable": "true",
     "offsets.topic.num.partitions": "3",
     "offsets.topic.replication.factor": "3",
     "group.initial.rebalance.delay.ms": "0",
     "log.flush.offset.checkpoint.interval.ms": "5000",
     "metadata.log.max.record.bytes.between.snapshots": "4000",
+}
+# One of each by chance: shorter times bring about within a run what else takes minutes.
+CHOICES: Final = {
+    "broker.session.timeout.ms": ("9000", "4500"),
+    "replica.lag.time.max.ms": ("30000", "4000"),
 }
 TOPICS: Final = {
     "main": TopicState(2, (("min.insync.replicas", "2"),)),
@@ -65,6 +77,8 @@ TOPICS: Final = {
     ),
 }
 GROUPS: Final = ("one", "two")
+# In every third run the voters of the metadata log are records, and change all the time.
+SEEDS_PER_CHANGED_QUORUM: Final = 3
 
 
 class Stuck(AssertionError):
@@ -80,6 +94,7 @@ class Report:
     messages_acknowledged: int = 0
     troubles: int = 0
     elections: int = 0
+    voter_changes: int = 0
     longest_pause_s: float = 0.0
     rest_s: float = 0.0
     virtual_s: float = 0.0
@@ -108,11 +123,13 @@ def run_seed(
     """
     began_s = time.process_time()
     report = Report(seed)
-    with World(seed, nodes, SETTINGS, tracing=tracing) as world:
+    settings = SETTINGS | _chosen(Random(f"{seed} settings"))
+    has_changes = seed % SEEDS_PER_CHANGED_QUORUM == 0
+    with World(seed, nodes, settings, tracing=tracing, recorded_voters=has_changes) as world:
         chance = world.random("troubles")
         planned = plan(chance, sorted(world.nodes), seconds, kinds)
         troubles = [each for at, each in enumerate(planned) if at not in leave_out]
-        run = Run(world, report, troubles, seconds)
+        run = Run(world, report, troubles, seconds, has_changes=has_changes)
         try:
             world.run(run.whole(), RUN_S_MAX)
         except (Broken, Stuck) as error:
@@ -132,11 +149,22 @@ def run_seed(
     return report
 
 
+def _chosen(random: Random) -> dict[str, str]:
+    return {name: random.choice(values) for name, values in CHOICES.items()}
+
+
 class Run:
     def __init__(
-        self, world: World, report: Report, troubles: list[Trouble], seconds: float
+        self,
+        world: World,
+        report: Report,
+        troubles: list[Trouble],
+        seconds: float,
+        *,
+        has_changes: bool,
     ) -> None:
         self._world = world
+        self._has_changes = has_changes
         self._report = report
         self._seconds = seconds
         self.history = History(lambda: world.now_s)
@@ -172,6 +200,9 @@ class Run:
             await self._come_to_rest()
         finally:
             supervising.cancel()
+        if looking.done():
+            # Whoever sees nothing would find nothing.
+            looking.result()
         looking.cancel()
         report.rest_s = world.now_s - healed_s
         report.longest_pause_s = self.history.longest_pause_s(load_s, healed_s)
@@ -211,6 +242,7 @@ class Run:
             "reader-2": Reader(stage, "reader-2").run,
             "watcher": EndWatcher(stage, "watcher").run,
             "administrator": Administrator(stage, "administrator").run,
+            "elector": Elector(stage, "elector").run,
         }
         for group in GROUPS:
             for number in (1, 2):
@@ -218,8 +250,13 @@ class Run:
                 member = Member(stage, group, name)
                 self._members.append(member)
                 workers[name] = member.run
+        if self._has_changes:
+            workers["quorum-changer"] = QuorumChanger(stage, "quorum-changer", self._count).run
         for name, run in workers.items():
             stage.begin(name, run())  # type: ignore[arg-type]
+
+    def _count(self) -> None:
+        self._report.voter_changes += 1
 
     # ----------------------------------------------------------------------------------- the rest
 
@@ -237,6 +274,9 @@ class Run:
         await self._until(lambda: what_is_stuck(world))
         await self._within(REST_S_MAX, self._write_everywhere(), lambda: what_is_stuck(world))
         await self._until(lambda: what_is_stuck(world))
+        if any(trouble.kind == "bit-flip" for trouble in self._plan):
+            await asyncio.sleep(SCRUBBED_S)
+            await self._until(lambda: what_is_stuck(world))
 
     def _unsettled(self) -> list[str]:
         waiting = [

@@ -13,12 +13,16 @@ from collections.abc import Callable, Coroutine, Iterable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from ottla.testing.sim.node import DATA_DIR
+from ottla.testing.sim.observing import partitions_in_sync
+
 if TYPE_CHECKING:
     from ottla.testing.sim.world import Node, World
 
 KINDS_PER_RUN_MAX: Final = 4
 PAUSE_S_MEAN: Final = 3.0
-DURATIONS_S: Final = (0.2, 1.0, 3.0, 6.0, 12.0, 20.0)
+# One of them is a little longer than a session, which is how long a lease is.
+DURATIONS_S: Final = (0.2, 1.0, 3.0, 6.0, 9.2, 12.0, 20.0)
 # How soon whoever supervises a process starts it again.
 RESTART_S: Final = 1.0
 SUPERVISION_S: Final = 0.5
@@ -27,6 +31,7 @@ DRIFTS: Final = (0.9, 0.99, 1.01, 1.1)
 DELAYS_S: Final = (0.02, 0.2, 1.0, 3.0)
 LOSSES: Final = (0.05, 0.3)
 SLOWNESS: Final = (5.0, 50.0)
+DARK_S: Final = (0.2, 3.0)
 ROOM_BYTES: Final = (0, 500, 5_000)
 
 
@@ -49,6 +54,9 @@ def plan(
     """The same for the same chance; only of the kinds `among` those named, if any are."""
     allowed = sorted(KINDS if among is None else among)
     kinds = random.sample(allowed, min(len(allowed), random.randint(1, KINDS_PER_RUN_MAX)))
+    if "bit-flip" in kinds:
+        # A copy that decays while others are down may be the last one: that nobody survives.
+        kinds = [kind for kind in kinds if not KINDS[kind].ends_processes]
     haste = random.choice((0.5, 1.0, 2.0))
     troubles = []
     at_s = random.expovariate(1 / PAUSE_S_MEAN)
@@ -105,6 +113,8 @@ class Troubles:
         # Nodes that are to stay down for now, and those that wait for their next start.
         self._down: dict[int, int] = {}
         self._links: list[Callable[[], None]] = []
+        # The node whose disk decays, if one does.
+        self._decaying: int | None = None
         self.carried_out = 0
 
     async def run(self, troubles: Sequence[Trouble]) -> None:
@@ -210,6 +220,21 @@ class Troubles:
                 self._look(node)
                 node.power_cut()
 
+    async def brown_out(self, trouble: Trouble) -> None:
+        """The disks go first: what machines do with theirs hangs, then all of them are dark."""
+        nodes = [node for node in self._nodes(trouble) if node.is_running]
+        lives = {node: node.incarnation for node in nodes}
+        for node in nodes:
+            node.hang_disk()
+        await asyncio.sleep(trouble.for_s)
+        nodes = [n for n in nodes if n.is_running and n.incarnation == lives[n]]
+        for node in nodes:
+            self._look(node)
+            node.power_cut()
+        for node in lives:
+            node.heal_disk()
+        await self._stay_down(nodes, trouble.amount)
+
     async def stop(self, trouble: Trouble) -> None:
         """Cleanly; one that takes too long is killed."""
         for node in self._nodes(trouble):
@@ -284,6 +309,13 @@ class Troubles:
         a, b = trouble.nodes
         await self._links_are(lambda: self._world.network.slow(a, b, trouble.amount), trouble.for_s)
 
+    async def slow_one_way(self, trouble: Trouble) -> None:
+        """One hears the other late, and is heard at once."""
+        a, b = trouble.nodes
+        await self._links_are(
+            lambda: self._world.network.slow_one_way(a, b, trouble.amount), trouble.for_s
+        )
+
     async def lossy_link(self, trouble: Trouble) -> None:
         a, b = trouble.nodes
         await self._links_are(
@@ -340,6 +372,16 @@ class Troubles:
         await asyncio.sleep(trouble.for_s)
         node.heal_disk()
 
+    async def bit_flip(self, trouble: Trouble) -> None:
+        """A minority of the disks decays: one of them, in all of a run, and what all have."""
+        self._decaying = self._decaying or trouble.nodes[0]
+        node = self._world.nodes[self._decaying]
+        whole = [
+            f"{DATA_DIR}/{name}/" for name in partitions_in_sync(node) if not name.startswith("__")
+        ]
+        if whole and node.is_ready:
+            node.flip_bit(self._random, self._random.choice(whole))
+
     # ------------------------------------------------------------------------------------ clocks
 
     async def clock_step(self, trouble: Trouble) -> None:
@@ -371,6 +413,7 @@ class Kind(NamedTuple):
     carry_out: Callable[[Troubles, Trouble], Coroutine[Any, Any, None]]
     is_of_links: bool = False
     is_of_disks: bool = False
+    ends_processes: bool = False
 
 
 NOW: Final = (0.0,)
@@ -379,24 +422,27 @@ EITHER: Final = (0.0, 1.0)
 KINDS: Final[dict[str, Kind]] = {
     kind.name: kind
     for kind in (
-        Kind("kill", _one, NOW, Troubles.kill),
-        Kind("kill-several", _some, NOW, Troubles.kill),
-        Kind("power-cut", _one, OPERATIONS, Troubles.power_cut),
-        Kind("power-cut-several", _some, OPERATIONS, Troubles.power_cut),
-        Kind("stop", _one, NOW, Troubles.stop),
+        Kind("kill", _one, NOW, Troubles.kill, ends_processes=True),
+        Kind("kill-several", _some, NOW, Troubles.kill, ends_processes=True),
+        Kind("power-cut", _one, OPERATIONS, Troubles.power_cut, ends_processes=True),
+        Kind("power-cut-several", _some, OPERATIONS, Troubles.power_cut, ends_processes=True),
+        Kind("brown-out", _some, DARK_S, Troubles.brown_out, ends_processes=True),
+        Kind("stop", _one, NOW, Troubles.stop, ends_processes=True),
         Kind("pause", _one, NOW, Troubles.pause),
         Kind("cut", _two, NOW, Troubles.cut, is_of_links=True),
         Kind("cut-one-way", _two, NOW, Troubles.cut_one_way, is_of_links=True),
         Kind("isolate", _one, EITHER, Troubles.isolate, is_of_links=True),
         Kind("deafen", _one, EITHER, Troubles.deafen, is_of_links=True),
         Kind("slow-link", _two, DELAYS_S, Troubles.slow_link, is_of_links=True),
+        Kind("slow-one-way", _two, DELAYS_S, Troubles.slow_one_way, is_of_links=True),
         Kind("lossy-link", _two, LOSSES, Troubles.lossy_link, is_of_links=True),
         Kind("reset", _two, NOW, Troubles.reset, is_of_links=True),
         Kind("failing-syncs", _one, NOW, Troubles.failing_syncs, is_of_disks=True),
-        Kind("dead-disk", _one, NOW, Troubles.dead_disk, is_of_disks=True),
+        Kind("dead-disk", _one, NOW, Troubles.dead_disk, is_of_disks=True, ends_processes=True),
         Kind("hanging-disk", _one, NOW, Troubles.hanging_disk, is_of_disks=True),
         Kind("slow-disk", _one, SLOWNESS, Troubles.slow_disk, is_of_disks=True),
         Kind("full-disk", _one, ROOM_BYTES, Troubles.full_disk, is_of_disks=True),
+        Kind("bit-flip", _one, NOW, Troubles.bit_flip, is_of_disks=True),
         Kind("clock-step", _one, CLOCK_STEPS_S, Troubles.clock_step),
         Kind("clock-drift", _one, DRIFTS, Troubles.clock_drift),
     )

@@ -19,6 +19,12 @@ from ottla.testing.sim.loop import ProcessLoop
 from ottla.testing.sim.network import Host, Network
 from ottla.testing.sim.node import DATA_DIR, PORT, Node
 from ottla.testing.sim.scheduler import Scheduler
+from ottla.wire.messages.control_records import (
+    KRaftVersionFeature,
+    RegisteredVoter,
+    VoterEndpoint,
+    VotersRecord,
+)
 
 T = TypeVar("T")
 
@@ -114,7 +120,9 @@ class World:
         settings: Mapping[str, str] | None = None,
         *,
         tracing: bool = False,
+        recorded_voters: bool = False,
     ) -> None:
+        """With `recorded_voters` they are records of the metadata log, and no setting (KIP-853)."""
         self.seed = seed
         self.is_tracing = tracing
         self.story: list[str] = []
@@ -131,10 +139,15 @@ class World:
         voters = ",".join(f"{n}@{_node_ip(n)}:{PORT}" for n in range(1, nodes + 1))
         given = {"log.level": TRACED_LEVEL} if tracing else {}
         shared = {**SETTINGS, **given, **(settings or {}), "controller.quorum.voters": voters}
+        if recorded_voters:
+            del shared["controller.quorum.voters"]
+            servers = ",".join(f"{_node_ip(n)}:{PORT}" for n in range(1, nodes + 1))
+            shared["controller.quorum.bootstrap.servers"] = servers
         # Brokers do it, too, but only when they have read their settings.
         logging.getLogger("ottla").setLevel(shared["log.level"].upper())
         cluster_id = encode_uuid(self.random("cluster").randbytes(16))
         self.nodes: dict[int, Node] = {}
+        directories: dict[int, bytes] = {}
         for node_id in range(1, nodes + 1):
             host = self.network.add_host(node_id, _node_ip(node_id))
             own = {
@@ -142,9 +155,24 @@ class World:
                 "listeners": f"PLAINTEXT://{host.ip}:{PORT}",
             }
             node = self.nodes[node_id] = Node(self, node_id, host, {**shared, **own})
-            node.format(cluster_id)
+            directories[node_id] = node.format(cluster_id)
+        if recorded_voters:
+            self._write_voters(directories)
         if tracing:
             self.network.on_segment = self._trace_segment
+
+    def _write_voters(self, directories: Mapping[int, bytes]) -> None:
+        voters = [
+            RegisteredVoter(
+                node_id,
+                directory_id,
+                [VoterEndpoint("CONTROLLER", self.nodes[node_id].host.ip, PORT)],
+                KRaftVersionFeature(0, 1),
+            )
+            for node_id, directory_id in directories.items()
+        ]
+        for node in self.nodes.values():
+            node.write_voters(VotersRecord(0, voters))
 
     def __enter__(self) -> Self:
         return self

@@ -12,12 +12,14 @@ from typing import Any
 import pytest
 
 from ottla.broker.clock import SystemClock
+from ottla.broker.control.metadata import MetadataCache
 from ottla.broker.counters import TopicMetrics
 from ottla.broker.main import Broker
 from ottla.broker.network.connection import Outbox
 from ottla.broker.replication.fetcher import until_durable
 from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.limits import FetchLimits
+from ottla.broker.replication.throttles import Throttles
 from ottla.broker.storage.flusher import Flusher
 from ottla.broker.storage.partition import Partition
 from ottla.broker.storage.partition_files import Home
@@ -110,6 +112,7 @@ class FollowerNode:
             connect,
             Truncation(self.clock, any_self, any_self),
             self.shorten,
+            Throttles(self.clock, MetadataCache(BrokerConfig())),
         )
         self.followers.start(LIFE)
 
@@ -345,6 +348,25 @@ def test_what_a_follower_could_not_sync_is_not_counted_as_its_own(tmp_path: Any)
     live(tmp_path, story)
 
 
+def test_a_disk_that_stands_still_is_left_out_of_the_rounds_until_it_goes_on(
+    tmp_path: Any,
+) -> None:
+    async def story(pair: Pair) -> None:
+        pair.follower.follow(pair.lead())
+        await pair.produce("one")
+        pair.follower.disk.hold("sync")
+        acknowledged = pair.produce("two")
+        (fetcher,) = pair.follower.followers._fetchers.values()
+        (copy,) = fetcher._copies.values()
+        await until(lambda: copy.is_busy)
+        assert not acknowledged.done(), "the follower's disk does not have it"
+        pair.follower.disk.heal()
+        await acknowledged
+        assert pair.bytes_of(pair.follower.partition) == pair.bytes_of(pair.leader)
+
+    live(tmp_path, story)
+
+
 def test_an_answer_for_a_longer_log_leaves_no_hole_in_a_shorter_one(tmp_path: Any) -> None:
     """With write.caching a failed sync takes what was told of: the answer asked for comes late."""
 
@@ -412,6 +434,61 @@ def test_metadata_that_comes_during_a_cut_does_not_disturb_it(tmp_path: Any, epo
     live(tmp_path, story)
 
 
+def test_a_cut_that_an_earlier_leader_asked_for_is_not_begun_under_the_next(tmp_path: Any) -> None:
+    async def story(pair: Pair) -> None:
+        epoch = pair.lead()
+        pair.follower.follow(epoch)
+        await pair.produce("shared")
+        follower = pair.follower.partition
+        follower.lead(LeaderEpoch(epoch + 1), (FOLLOWER,), (FOLLOWER,), 5, 0)
+        pair.follower.followers.role_changed(follower)
+        waiter = Waiter()
+        end_offset = follower.append(batch(b"stray"), pair.follower.clock.wall_ms()).end_offset
+        follower.wait_committed(end_offset, waiter, None)
+        await waiter.told
+        pair.follower.follow(pair.lead(epochs=2))
+        fetcher = pair.follower.followers._fetchers[LEADER]
+        await until(lambda: len(fetcher._session) == 1)
+        # In the turn in which the answer has come, and nothing has been done about it yet.
+        await until(lambda: any(copy.is_busy for copy in fetcher._copies.values()))
+        works = list(fetcher._works)
+        pair.follower.follow(LeaderEpoch(epoch + 3))
+        await until(lambda: all(work.done() for work in works))
+        assert b"stray" in pair.bytes_of(follower), "the next leader may have it, and count on it"
+
+    live(tmp_path, story)
+
+
+def test_what_lies_in_a_directory_that_has_failed_is_not_asked_for_again_and_again(
+    tmp_path: Any,
+) -> None:
+    async def story(pair: Pair) -> None:
+        pair.follower.follow(pair.lead(isr=(LEADER,)))
+        await pair.produce("one")
+        await until(lambda: pair.follower.partition.end_offset == 1)
+        session = pair.follower.followers._fetchers[LEADER]._session
+        assert len(session) == 1
+        pair.follower.partition.go_offline(OSError(errno.EIO, "gone"))
+        await pair.produce("two")
+        await until(lambda: len(session) == 0)
+
+    live(tmp_path, story)
+
+
+def test_who_has_registered_again_fetches_as_of_its_new_life(tmp_path: Any) -> None:
+    async def story(pair: Pair) -> None:
+        pair.follower.follow(pair.lead())
+        await pair.produce("one")
+        replicas = pair.leader.replicas
+        assert replicas is not None
+        assert replicas.broker_epoch(FOLLOWER) == LIFE
+        pair.follower.followers.start(LIFE + 1)
+        await pair.produce("two")
+        assert replicas.broker_epoch(FOLLOWER) == LIFE + 1
+
+    live(tmp_path, story)
+
+
 async def ask_as_a_follower(pair: Pair, offset: int, epoch: int, last_epoch: int) -> None:
     """One fetch that says: I have everything before this offset."""
     asked = FetchPartition(
@@ -451,6 +528,32 @@ def test_an_offset_counts_only_in_this_epoch_and_on_this_way(
     live(tmp_path, story)
 
 
+def test_a_fetcher_that_is_stopped_begins_nothing_while_its_works_end(tmp_path: Any) -> None:
+    async def story(pair: Pair) -> None:
+        pair.follower.follow(pair.lead())
+        await pair.produce("one")
+        fetcher = pair.follower.followers._fetchers[LEADER]
+        is_freed = asyncio.Event()
+
+        async def stubborn() -> None:
+            try:
+                await asyncio.sleep(60)
+            finally:
+                await is_freed.wait()
+
+        copy = next(iter(fetcher._copies.values()))
+        fetcher._work(copy, stubborn())
+        await asyncio.sleep(0)
+        stopping = asyncio.ensure_future(fetcher.stop())
+        await until(lambda: fetcher._task is not None and fetcher._task.done())
+        assert not stopping.done()
+        is_freed.set()
+        await stopping
+        assert not fetcher._works
+
+    live(tmp_path, story)
+
+
 def test_a_leader_that_has_no_room_for_a_session_is_copied_all_the_same(tmp_path: Any) -> None:
     async def story(pair: Pair) -> None:
         pair.broker._services.fetch_sessions._slots_max = 0
@@ -458,6 +561,23 @@ def test_a_leader_that_has_no_room_for_a_session_is_copied_all_the_same(tmp_path
         await pair.produce("one")
         await pair.produce("two")
         assert pair.bytes_of(pair.follower.partition) == pair.bytes_of(pair.leader)
+
+    live(tmp_path, story)
+
+
+def test_an_empty_follower_beyond_the_leaders_end_begins_where_its_leader_does(
+    tmp_path: Any,
+) -> None:
+    async def story(pair: Pair) -> None:
+        pair.lead(isr=(LEADER,))
+        await pair.produce("one")
+        follower = pair.follower
+        await follower.followers._truncation.restart_at(follower.partition, 100)
+        follower.follow(pair.lead(isr=(LEADER,), epochs=1))
+        await until(lambda: follower.partition.end_offset == 1)
+        await until(lambda: durable(follower.partition))
+        assert follower.partition.start_offset == 0
+        assert pair.bytes_of(follower.partition) == pair.bytes_of(pair.leader)
 
     live(tmp_path, story)
 

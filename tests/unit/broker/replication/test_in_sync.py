@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from ottla.broker.replication.in_sync import InSyncKeeper
+from ottla.config import BrokerConfig, TopicConfig
 from ottla.errors import ErrorCode, NotController, UnknownTopicOrPartition
 from ottla.types import LeaderEpoch
 from ottla.wire.messages.alter_partition import (
@@ -245,6 +246,21 @@ def test_an_answer_for_an_epoch_that_is_over_means_nothing() -> None:
     live(story)
 
 
+def test_an_answer_of_a_later_leader_epoch_is_left_to_the_metadata() -> None:
+    async def story() -> None:
+        def of_the_next_epoch(request: AlterPartitionRequest) -> AlterPartitionResponse:
+            response = as_asked(request)
+            response.topics[0].partitions[0].leader_epoch += 1
+            return response
+
+        keeping = Keeping(of_the_next_epoch)
+        caught_up(keeping)
+        await keeping.noticed()
+        assert keeping.in_sync == {OWN, SECOND}
+
+    live(story)
+
+
 def test_an_answer_that_the_metadata_has_overtaken_means_nothing() -> None:
     async def story() -> None:
         keeping = Keeping(as_asked)
@@ -270,8 +286,32 @@ def test_who_falls_back_leaves_after_a_round() -> None:
         keeping.node.clock.ms += LAG_MS + 1
         await keeping.keeper.run()
         await keeping.asking
+        keeping.node.lead(isr=(OWN,), partition_epoch=1)
         assert keeping.in_sync == {OWN}
         assert keeping.keeper.shrinks == 1
+
+    live(story)
+
+
+def test_who_leaves_counts_until_the_metadata_has_brought_the_minimum_of_its_time() -> None:
+    async def story() -> None:
+        keeping = Keeping(as_asked)
+        node = keeping.node
+        node.lead()
+        node.fetched_by(SECOND, 0)
+        node.produce("more")
+        node.flush()
+        node.clock.ms += LAG_MS + 1
+        await keeping.keeper.run()
+        await keeping.asking
+        await keeping.keeper.run()
+        assert len(keeping.asked) == 1
+        assert node.committed == 0, "with a minimum of 2 the controller may elect who has left"
+        raised = TopicConfig.resolve(BrokerConfig(), {"min.insync.replicas": "2"})
+        node.partition.configure(raised)
+        node.lead(isr=(OWN,), partition_epoch=1)
+        assert node.committed == 0
+        assert keeping.in_sync == {OWN}
 
     live(story)
 

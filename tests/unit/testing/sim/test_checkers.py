@@ -164,6 +164,22 @@ def test_a_read_of_what_is_not_committed_is_found() -> None:
     assert "the high watermark is 0" in found(checkers.polls_go_on, history, Outcome([]))
 
 
+def test_a_high_watermark_that_goes_back_in_front_of_a_reader_is_found() -> None:
+    history = History()
+    for high_watermark in (3, 5, 4):
+        history.read(Read("reader", MAIN, 0, high_watermark, ()))
+    said = found(checkers.high_watermarks_never_go_back, history, Outcome([]))
+    assert "was told the high watermark 5, and then 4" in said
+
+
+def test_with_too_few_in_sync_a_leader_may_not_know_how_far_all_is_committed() -> None:
+    history = History()
+    history.read(Read("reader", MAIN, 0, 5, ()))
+    history.see_scarce(MAIN)
+    history.read(Read("reader", MAIN, 0, 4, ()))
+    assert not list(checkers.high_watermarks_never_go_back(history, Outcome([])))
+
+
 def test_an_end_that_goes_back_is_found() -> None:
     history = History()
     for end in (3, 5, 4):

@@ -10,7 +10,7 @@ from ottla.errors import UnknownTopicId, UnknownTopicOrPartition
 from ottla.testing.sim.history import Read
 from ottla.testing.sim.workloads.stage import Stage
 from ottla.types import TopicPartition
-from ottla.wire.records import decode_records, headers_in
+from ottla.wire.records import crc_matches, decode_records, headers_in
 from ottla.wire.schema import Buffer
 
 FETCH_BYTES: Final = 20_000
@@ -45,6 +45,11 @@ class Reader:
                     stage.history.complain(f"{self._name}: {error}")
                     positions[partition] = max(0, min(position, error.high_watermark))
                     continue
+                if not is_intact(fetched.records):
+                    # Whoever leads finds out, and lets another one lead.
+                    stage.history.refusals["CorruptMessage"] += 1
+                    await stage.pause(random, 0.4)
+                    continue
                 records = records_in(fetched.records, position)
                 stage.history.read(
                     Read(self._name, partition, position, fetched.high_watermark, records)
@@ -74,6 +79,11 @@ class EndWatcher:
                     continue
                 stage.history.see_end(self._name, partition, found[partition].offset)
                 await stage.pause(random, 1.0)
+
+
+def is_intact(data: Buffer) -> bool:
+    """As clients check it."""
+    return all(crc_matches(data, at, header) for at, header in headers_in(data))
 
 
 def records_in(data: Buffer, position: int) -> tuple[tuple[int, int, bytes], ...]:

@@ -1,0 +1,130 @@
+"""Kafka's own kafka-reassign-partitions, kafka-leader-election and kafka-log-dirs work on Ottla."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient, NewTopic
+from test_features_tool import TIMEOUT_S, jars
+
+from ottla.testing import Cluster
+
+__all__ = ["jars"]
+
+Tool = Callable[..., str]
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    with Cluster(nodes=4) as started:
+        yield started
+
+
+@pytest.fixture
+def tool(jars: Path, cluster: Cluster) -> Tool:
+    def run(name: str, *arguments: str) -> str:
+        command = ["java", "-cp", f"{jars}/*", f"org.apache.kafka.tools.{name}"]
+        command += ["--bootstrap-server", cluster.bootstrap, *arguments]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    return run
+
+
+def create(cluster: Cluster, topic: str, replicas: list[list[int]], messages: int) -> None:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    new = NewTopic(topic, len(replicas), replica_assignment=replicas)
+    admin.create_topics([new])[topic].result(TIMEOUT_S)
+    producer = Producer({"bootstrap.servers": cluster.bootstrap})
+    for number in range(messages):
+        producer.produce(topic, b"x" * 1000, partition=number % len(replicas))
+        producer.poll(0)
+    assert producer.flush(TIMEOUT_S) == 0
+
+
+def partitions_of(cluster: Cluster, topic: str) -> dict[int, Any]:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
+    found: dict[int, Any] = admin.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions
+    return found
+
+
+def verified(tool: Tool, plan: Path) -> str:
+    """What --verify says once nothing moves any more."""
+    for _ in range(20):
+        said = tool("reassign.ReassignPartitionsCommand", "--verify", *read(plan))
+        if "still in progress" not in said:
+            return said
+    raise AssertionError(said)
+
+
+def read(plan: Path) -> tuple[str, str]:
+    return "--reassignment-json-file", str(plan)
+
+
+def test_partitions_are_moved_throttled_cancelled_and_verified(
+    cluster: Cluster, tool: Tool, tmp_path: Path
+) -> None:
+    create(cluster, "orders", [[1, 2], [2, 3]], messages=3_000)
+    topics = tmp_path / "topics.json"
+    topics.write_text('{"version": 1, "topics": [{"topic": "orders"}]}')
+    command = "reassign.ReassignPartitionsCommand"
+    proposed = tool(
+        command, "--generate", "--topics-to-move-json-file", str(topics), "--broker-list", "3,4"
+    )
+    plan = tmp_path / "plan.json"
+    plan.write_text(proposed.strip().splitlines()[-1])
+    assert {
+        node for each in json.loads(plan.read_text())["partitions"] for node in each["replicas"]
+    } == {3, 4}
+    said = tool(command, "--execute", *read(plan), "--throttle", "1")
+    assert "Successfully started partition reassignments for orders-0,orders-1" in said
+    assert "still in progress" in tool(command, "--verify", *read(plan), "--preserve-throttles")
+    listed = tool(command, "--list")
+    assert "orders-0: " in listed
+    assert "adding: 3,4" in listed
+    assert "Successfully cancelled" in tool(command, "--cancel", *read(plan))
+    assert tool(command, "--list").strip() == "No partition reassignments found."
+    assert [sorted(each.replicas) for each in partitions_of(cluster, "orders").values()] == [
+        [1, 2],
+        [2, 3],
+    ]
+    tool(command, "--execute", *read(plan), "--throttle", "100000000")
+    said = verified(tool, plan)
+    assert said.count("is completed.") == 2
+    assert "Clearing broker-level throttles" in said
+    assert "Clearing topic-level throttles" in said
+    assert all(
+        sorted(each.replicas) == sorted(each.isrs) == [3, 4]
+        for each in partitions_of(cluster, "orders").values()
+    )
+
+
+def test_leaders_are_elected_and_directories_described(cluster: Cluster, tool: Tool) -> None:
+    create(cluster, "led", [[1, 2], [2, 1]], messages=10)
+    cluster[1].stop()
+    assert {each.leader for each in partitions_of(cluster, "led").values()} == {2}
+    cluster[1].start()
+    said = ""
+    for _ in range(20):
+        said = tool(
+            "LeaderElectionCommand", "--election-type", "preferred", "--all-topic-partitions"
+        )
+        if partitions_of(cluster, "led")[0].leader == 1:
+            break
+    assert partitions_of(cluster, "led")[0].leader == 1, said
+    described = tool("LogDirsCommand", "--describe", "--topic-list", "led")
+    found = json.loads(described.strip().splitlines()[-1])
+    held = {
+        broker["broker"]: sorted(
+            each["partition"] for place in broker["logDirs"] for each in place["partitions"]
+        )
+        for broker in found["brokers"]
+    }
+    assert held == {1: ["led-0", "led-1"], 2: ["led-0", "led-1"], 3: [], 4: []}
