@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import typer
 
+from ottla.cli import interrupts
 from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.kafka import (
     AdminClient,
@@ -216,7 +217,7 @@ def wait_each(futures: Mapping[K, Future[T]]) -> tuple[dict[K, T], dict[K, str]]
     failures: dict[K, str] = {}
     for key, future in futures.items():
         try:
-            results[key] = future.result()
+            results[key] = interrupts.result(future)
         except KafkaException as error:
             failures[key] = words(error.args[0])
     return results, failures
@@ -242,7 +243,7 @@ def interruptible(call: Callable[[], T], timeout_s: float | None = None) -> T:
             future.set_exception(error)
 
     threading.Thread(target=run, name="librdkafka", daemon=True).start()
-    return future.result(timeout_s)
+    return interrupts.result(future, timeout_s)
 
 
 def topics_of(cluster: Cluster, client: AdminClient | Consumer | Producer) -> ClusterMetadata:

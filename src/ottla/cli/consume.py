@@ -9,7 +9,7 @@ from typing import Annotated, Any, Final, NoReturn
 
 import typer
 
-from ottla.cli import completion, output
+from ottla.cli import completion, interrupts, output
 from ottla.cli.clients import Cluster, check_partitions, interruptible, on_cluster, topic_of, words
 from ottla.cli.failures import CommandFailed, ReaderGone, WrongUsage
 from ottla.cli.help import examples
@@ -226,6 +226,7 @@ def _copy(
                 raise ReaderGone
             message = consumer.poll(POLL_S)
         if message is None:
+            interrupts.check()
             continue
         if message.error() is not None:
             _heed(message, waiting)

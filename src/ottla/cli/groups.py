@@ -7,7 +7,7 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from ottla.cli import completion, output
+from ottla.cli import completion, interrupts, output
 from ottla.cli.clients import (
     Cluster,
     offsets_at,
@@ -57,7 +57,7 @@ class Place(NamedTuple):
 def list_groups(cluster: Cluster, as_json: JsonOption = False) -> None:
     """Lists consumer groups."""
     admin = cluster.admin()  # It must outlive its futures.
-    listed = admin.list_consumer_groups(request_timeout=cluster.timeout_s).result()
+    listed = interrupts.result(admin.list_consumer_groups(request_timeout=cluster.timeout_s))
     rows = [
         {"group": each.group_id, "state": each.state.name.lower() if each.state else None}
         for each in sorted(listed.valid, key=lambda each: each.group_id)
@@ -130,7 +130,7 @@ def committed_by(cluster: Cluster, admin: AdminClient, group: str) -> dict[Place
     futures = admin.list_consumer_group_offsets(
         [ConsumerGroupTopicPartitions(group)], request_timeout=cluster.timeout_s
     )
-    listed = futures[group].result()
+    listed = interrupts.result(futures[group])
     return {
         Place(each.topic, each.partition): each.offset
         for each in listed.topic_partitions or ()

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
-from ottla.cli import output, serving
+from ottla.cli import interrupts, output, serving
 from ottla.cli.failures import (
     FAILED,
     INTERRUPTED,
@@ -25,6 +25,7 @@ def run() -> None:
     if isinstance(sys.stdout.buffer, io.RawIOBase):
         # PYTHONUNBUFFERED would make a system call of every message.
         sys.stdout = io.TextIOWrapper(io.BufferedWriter(sys.stdout.buffer))
+    interrupts.listen()
     sys.exit(main(sys.argv[1:], start_again=_start_again))
 
 
@@ -53,7 +54,7 @@ def main(
         output.complain(error)
         return WRONG_USAGE
     except Exception as error:
-        if _is_interrupted(error):
+        if interrupts.were_heard():
             return INTERRUPTED
         if "OTTLA_DEBUG" in os.environ:
             raise
@@ -65,15 +66,6 @@ def main(
             "please report it."
         )
         return FAILED
-
-
-def _is_interrupted(error: BaseException | None) -> bool:
-    """So it comes out of confluent-kafka when Ctrl-C meets one of its calls: as a SystemError, or
-    as what somebody made of that.
-    """
-    while error is not None and not isinstance(error, KeyboardInterrupt):
-        error = error.__cause__ or error.__context__
-    return error is not None
 
 
 def _start_again(wanted: StartAgain) -> NoReturn:

@@ -7,7 +7,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from ottla.cli import output
+from ottla.cli import interrupts, output
 from ottla.cli.clients import Cluster, on_cluster, topics_of
 from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.figures import Figures, figures_for_people
@@ -56,7 +56,7 @@ def status(
 ) -> None:
     """Shows brokers, controller, topics, and partitions in trouble."""
     admin = cluster.admin()
-    described = admin.describe_cluster(request_timeout=cluster.timeout_s).result()
+    described = interrupts.result(admin.describe_cluster(request_timeout=cluster.timeout_s))
     topics = topics_of(cluster, admin).topics
     partitions = [partition for topic in topics.values() for partition in topic.partitions.values()]
     facts: dict[str, Any] = {

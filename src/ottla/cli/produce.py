@@ -10,7 +10,7 @@ from typing import Annotated, Any, BinaryIO, Final, NamedTuple
 
 import typer
 
-from ottla.cli import output
+from ottla.cli import interrupts, output
 from ottla.cli.clients import Cluster, on_cluster
 from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.help import examples
@@ -158,7 +158,7 @@ def produce(
                 advance(item.bytes_read)
             # In slices, between which Python hears Ctrl-C.
             while producer.flush(FLUSH_SLICE_S):
-                pass
+                interrupts.check()
     except KeyboardInterrupt:
         producer.flush(FLUSH_AFTER_INTERRUPT_S)
         output.say(f"Interrupted after {tally.delivered} messages.")

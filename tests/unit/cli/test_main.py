@@ -122,28 +122,6 @@ def test_bug_is_told_in_one_line(
     assert "This is a bug: ZeroDivisionError: oh" in capsys.readouterr().err
 
 
-def test_ctrl_c_inside_a_call_of_the_client_is_ctrl_c(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    def perform(_: object) -> int:
-        raise SystemError("returned a result with an exception set") from KeyboardInterrupt()
-
-    monkeypatch.setattr("ottla.cli.main._perform", perform)
-    assert main(["node", "status"]) == 130
-    assert capsys.readouterr().err == ""
-
-
-def test_what_somebody_made_of_such_a_ctrl_c_is_ctrl_c(monkeypatch: pytest.MonkeyPatch) -> None:
-    met = SystemError("returned a result with an exception set")
-    met.__cause__ = KeyboardInterrupt()
-
-    def perform(_: object) -> int:
-        raise ValueError("no answer") from met
-
-    monkeypatch.setattr("ottla.cli.main._perform", perform)
-    assert main(["node", "status"]) == 130
-
-
 def test_settings_list_shows_every_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["settings", "list", "--json"]) == 0
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
