@@ -12,7 +12,7 @@ import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
-from ottla.config.broker import RACK_AWARE_SELECTOR
+from ottla.config.cluster import RACK_AWARE_SELECTOR
 from ottla.errors import ErrorCode
 from ottla.testing import Cluster
 from ottla.wire.messages.delete_records import (

@@ -97,7 +97,7 @@ def test_a_request_that_has_waited_is_answered_under_the_lease_of_now(
 
         async def sleep_through_it() -> None:
             """As if there were others, and the last heartbeat was answered long ago."""
-            lease = inside.node._lease
+            lease = inside.node._membership.lease
             monkeypatch.setattr(lease, "_is_needed", lambda: True)
             monkeypatch.setattr(lease, "_seconds", 0.0)
             lease._until_s = 0.0

@@ -31,7 +31,8 @@ def test_a_broker_that_was_forgotten_registers_again_and_leads_under_a_new_epoch
     with BrokerInside(tmp_path, broker_heartbeat_interval_ms=20) as inside:
         inside.create_topic("t")
         metadata = inside.node._services.metadata
-        epoch, before = inside.node._lifecycle.epoch, metadata.partition("t", 0).leader_epoch
+        lifecycle = inside.node._membership.lifecycle
+        epoch, before = lifecycle.epoch, metadata.partition("t", 0).leader_epoch
         leads_again = threading.Event()
 
         def look(changes: list[Change]) -> None:
@@ -43,16 +44,16 @@ def test_a_broker_that_was_forgotten_registers_again_and_leads_under_a_new_epoch
         with RawClient(inside.bootstrap) as client:
             assert client.ask(UnregisterBrokerRequest(broker_id=1), 0).error_code == 0
             assert leads_again.wait(TIMEOUT_S)
-            assert inside.node._lifecycle.epoch > epoch
+            assert lifecycle.epoch > epoch
             assert client.ask(InitProducerIdRequest(transactional_id=None), 4).error_code == 0
 
 
 def test_a_clean_stop_is_proved_by_the_epoch_that_ended(tmp_path: Path) -> None:
     with BrokerInside(tmp_path) as inside:
-        epoch = inside.node._lifecycle.epoch
+        epoch = inside.node._membership.lifecycle.epoch
     with BrokerInside(tmp_path) as inside:
         assert inside.node._stores.clean_epoch == epoch
-        assert inside.node._lifecycle.epoch > epoch
+        assert inside.node._membership.lifecycle.epoch > epoch
 
 
 class LedBy:

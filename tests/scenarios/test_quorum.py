@@ -77,7 +77,7 @@ class Node(Broker):
 
     async def die(self) -> None:
         """As by kill -9, as far as the others can tell: no word of farewell."""
-        self._lifecycle.close()
+        self._membership.vanish()
         self._quorum.close()
         for door in self._doors:
             door.close()

@@ -8,29 +8,23 @@ import logging
 import os
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from ottla.broker import logs
 from ottla.broker.clock import SystemClock, SystemEntropy
-from ottla.broker.control.channel import ControllerChannel
-from ottla.broker.control.controller_life import ControllerLife
 from ottla.broker.control.groups import GroupService
-from ottla.broker.control.lease import new_lease
-from ottla.broker.control.lifecycle import Lifecycle
 from ottla.broker.control.metadata import BrokerConfigChanged, Change, MetadataCache
 from ottla.broker.control.metadata_follower import MetadataFollower
 from ottla.broker.control.metadata_log import MetadataLog
-from ottla.broker.control.probing import Probes
 from ottla.broker.control.producer_ids import ProducerIds
 from ottla.broker.control.quorum_setup import Seat, new_quorum
 from ottla.broker.control.quorum_voters import listener_name
 from ottla.broker.control.refusal import leave_as_found
-from ottla.broker.control.reports import Reports
 from ottla.broker.control.runtime import Runtime
 from ottla.broker.control.snapshots import MetadataSnapshots
-from ottla.broker.control.standing_aside import StandingAside
 from ottla.broker.counters import LoopDelayProbe, Metrics
 from ottla.broker.housekeeping import Housekeeping
+from ottla.broker.membership import Membership
 from ottla.broker.metrics.gauges import register_gauges
 from ottla.broker.metrics.pages import http_server
 from ottla.broker.network.connection import Connections, Limits, Outbox
@@ -44,7 +38,6 @@ from ottla.broker.network.listening import (
     http_door,
     known_to_nodes,
     open_all,
-    told_to_clients,
     told_to_nodes,
 )
 from ottla.broker.network.router import APIS, Router
@@ -72,7 +65,6 @@ from ottla.broker.storage.truncation import Truncation
 from ottla.broker.threads import RealThreads
 from ottla.cluster.controller import Controller
 from ottla.cluster.features import check_known
-from ottla.cluster.image import NO_BROKER_EPOCH
 from ottla.config import BrokerConfig, TopicConfig
 from ottla.config.listeners import Address
 from ottla.errors import CannotStart, OttlaError
@@ -80,10 +72,6 @@ from ottla.log.handles import Handles
 from ottla.ports import Clock, Disk, Network, Random, Threads
 from ottla.types import METADATA_TOPIC, METADATA_TOPIC_ID, LeaderEpoch, NodeId
 from ottla.wire.schema import Message
-
-if TYPE_CHECKING:
-    from ottla.broker.control.auto_join import AutoJoin
-    from ottla.broker.control.leader_check import LeaderCheck
 
 logger = logging.getLogger(__name__)
 
@@ -123,8 +111,6 @@ class Broker:
         self.has_stuck_disk = False
         # From when all is wired together until partitions are opened.
         self._can_back_out = False
-        self._leader_check: LeaderCheck | None = None
-        self._auto_join: AutoJoin | None = None
 
     async def start(self) -> ReadyInfo:
         """Of all that it has to write, nothing may fail for lack of room without saying where."""
@@ -142,19 +128,12 @@ class Broker:
         if not self._can_back_out:
             return
         self._can_back_out = False
-        self._lifecycle.close()
-        self._controller_life.close()
+        self._membership.vanish()
         close_all((*self._doors, *self._shared_doors))
         await self._connections.stop(0)
         self._controller.close()
         self._quorum.close()
-        self._channel.close()
-        self._probes.close()
-        if self._leader_check is not None:
-            self._leader_check.close()
-        if self._auto_join is not None:
-            self._auto_join.close()
-        self._lease.close()
+        self._membership.close()
         self._checkpoints.stop()
         self._repairs.stop()
         await asyncio.gather(*map(self._stop_flushers, self._stores))
@@ -183,9 +162,10 @@ class Broker:
         # The metadata log may fail before the others are opened, and the start waits for it.
         self._repairs.start_probing()
         if self._quorum.has_others:
-            await self._join_quorum()
+            await open_all(self._doors)
+            await self._membership.join_quorum()
         check_known(self._metadata.image)
-        await self._join_cluster(addresses)
+        await self._membership.join_cluster(addresses)
         self._can_back_out = False
         opening_s = self._clock.steady_s()
         self._follower.open_all()
@@ -196,7 +176,7 @@ class Broker:
         self._metadata.on_change(self._follow_settings)
         self._take_settings(self._metadata.broker_config)
         self._checkpoints.start()
-        self._standing_aside.start_looking()
+        self._membership.standing_aside.start_looking()
         self.housekeeping = Housekeeping(
             services, self._handles, self._checkpoints, self._start_compactor
         )
@@ -205,7 +185,7 @@ class Broker:
         services.groups.start()
         services.is_serving = True
         if self.config.is_broker:
-            await self._lifecycle.become_unfenced()
+            await self._membership.lifecycle.become_unfenced()
         if not self._quorum.has_others:
             await open_all(self._doors)
         await open_all(self._shared_doors)
@@ -299,37 +279,20 @@ class Broker:
         self._quorum.run_for(self._controller)
 
     def _wire_membership(self) -> None:
-        """This node among the others: the way to the controller, its life, and its lease."""
-        self._channel = ControllerChannel(
-            self._quorum, self._random, self.config.node_id, self._answer
-        )
-        incarnation_id = self._random.bytes(16)
-        self._controller_life = ControllerLife(self.config, incarnation_id, self._channel)
         self._partitions = Partitions(self._controller.partition, self._metadata.absence_of)
-        self._lease = new_lease(
+        self._membership = Membership(
             self._loop,
             self._clock,
+            self._random,
+            self._network,
             self.config,
+            self._stores,
             self._quorum,
+            self._controller,
             self._metadata,
             self._partitions,
+            self._answer,
             self._look_before_requests,
-        )
-        self._lifecycle = Lifecycle(
-            self.config,
-            self._stores.cluster_id,
-            incarnation_id,
-            NO_BROKER_EPOCH if self._stores.clean_epoch is None else self._stores.clean_epoch,
-            self._channel,
-            self._metadata,
-            lambda: self._controller.published_offset,
-            self._clock,
-            self._lease,
-        )
-        self._probes = Probes(self.config, self._quorum, self._metadata, self._fence, self._network)
-        self._reports = Reports(self._loop, self.config, self._channel, self._lifecycle)
-        self._standing_aside = StandingAside(
-            self._loop, self._stores.metadata, self._quorum, self._lifecycle.stand_aside
         )
 
     def _wire_partitions(self) -> None:
@@ -362,12 +325,12 @@ class Broker:
             self.config,
             self._metadata,
             self._partitions,
-            self._channel,
-            lambda: self._lifecycle.epoch,
+            self._membership.channel,
+            lambda: self._membership.lifecycle.epoch,
             self._truncation,
             self._shortener.shorten,
         )
-        self._lifecycle.on_registered = self._replication.start
+        self._membership.lifecycle.on_registered = self._replication.start
         self._repairs.on_damaged = self._replication.refills.see
         opener = PartitionOpener(
             self._node_id,
@@ -387,19 +350,14 @@ class Broker:
             opener,
             self._departures,
             self._metrics,
-            self._reports.places,
+            self._membership.reports.places,
             self._replication.followers.role_changed,
-            lambda: self._lease.is_held,
+            lambda: self._membership.lease.is_held,
         )
 
     def _look_before_requests(self) -> None:
-        self._connections.before_requests = self._lease.look
-        self._services.parking.before_completing = self._lease.look
-
-    async def _fence(self, node_id: int, epoch: int) -> None:
-        await self._controller.submit(
-            lambda machine, now, ticket: machine.fence_broker(node_id, epoch, now, ticket)
-        )
+        self._connections.before_requests = self._membership.lease.look
+        self._services.parking.before_completing = self._membership.lease.look
 
     async def _answer(self, request: Message) -> Message:
         return await self._services.router.answer(request)
@@ -420,12 +378,12 @@ class Broker:
             leadership=self._quorum,
             quorum=self._quorum,
             snapshots=self._snapshots,
-            channel=self._channel,
-            probes=self._probes,
+            channel=self._membership.channel,
+            probes=self._membership.probes,
             producer_ids=ProducerIds(
-                self._channel,
+                self._membership.channel,
                 self.config.node_id,
-                lambda: self._lifecycle.epoch,
+                lambda: self._membership.lifecycle.epoch,
                 self.config.request_timeout_ms / 1000,
             ),
             groups=GroupService(),
@@ -461,7 +419,10 @@ class Broker:
             self._outbox,
         )
         give_routers(self._connections, services)
-        self._connections.on_lost = (self._probes.connection_lost, services.fetch_sessions.lost)
+        self._connections.on_lost = (
+            self._membership.probes.connection_lost,
+            services.fetch_sessions.lost,
+        )
         register_gauges(self._metrics, services, self._connections)
         doors = await bind(self._network, self.config, self._connections)
         self._doors += doors.values()
@@ -477,26 +438,6 @@ class Broker:
         listeners = self.config.client_listeners() or self.config.controller_listeners()
         return listeners[0].name
 
-    async def _join_quorum(self) -> None:
-        """Returns when there is a leader, and what it has committed is known here."""
-        await open_all(self._doors)
-        await self._quorum.start()
-        await self._quorum.admission.ready()
-        # A node alone starts without what only several need.
-        from ottla.broker.control.auto_join import AutoJoin
-        from ottla.broker.control.leader_check import LeaderCheck
-
-        self._leader_check = LeaderCheck(self.config, self._clock, self._channel, self._quorum)
-        await self._leader_check.at_start()
-        if self.config.is_controller and self.config.controller_quorum_auto_join_enable:
-            self._auto_join = AutoJoin(
-                self._quorum,
-                self._channel,
-                self._stores.cluster_id,
-                self.config.controller_quorum_fetch_timeout_ms,
-            )
-            self._auto_join.start()
-
     async def _bind_http(self) -> None:
         self._http_door: Door | None = None
         wanted = self.config.http_address()
@@ -507,16 +448,6 @@ class Broker:
         self._http_door = http_door(self._network, self.config, wanted, factory)
         await self._http_door.bind()
         self._doors.append(self._http_door)
-
-    async def _join_cluster(self, bound: dict[str, Address]) -> None:
-        if not self.config.is_broker:
-            await self._controller_life.register(told_to_nodes(self.config, bound))
-            return
-        listeners = told_to_clients(self.config, bound)
-        online = [store for store in self._stores.online() if store.takes_partitions]
-        await self._lifecycle.register(listeners, [store.directory_id for store in online])
-        if self.config.is_controller:
-            self._controller_life.register_meanwhile(told_to_nodes(self.config, bound))
 
     # ------------------------------------------------------------------------ data directories
 
@@ -537,7 +468,7 @@ class Broker:
         if not any(each.takes_partitions for each in self._stores.online()):
             self._give_up(f"all data directories have failed, {store.path} last: {error}")
         else:
-            self._reports.offline(store.directory_id)
+            self._membership.reports.offline(store.directory_id)
 
     def _give_up(self, reason: str) -> None:
         if not self.given_up.done():
@@ -566,12 +497,7 @@ class Broker:
 
     async def stop(self) -> None:
         close_all(self._shared_doors)
-        self._controller_life.close()
-        self._standing_aside.close()
-        if self.config.is_broker:
-            await self._lifecycle.leave()
-        if self._quorum.has_others:
-            await self._quorum.resign()
+        await self._membership.leave()
         close_all(self._doors)
         if self._preloading is not None:
             self._preloading.cancel()
@@ -588,14 +514,7 @@ class Broker:
         self._quorum.close()
         self._services.deadlines.close()
         self._services.opening.close()
-        self._reports.close()
-        self._lease.close()
-        self._channel.close()
-        self._probes.close()
-        if self._leader_check is not None:
-            self._leader_check.close()
-        if self._auto_join is not None:
-            self._auto_join.close()
+        self._membership.close()
         self._checkpoints.stop()
         self._repairs.stop()
         await asyncio.gather(*map(self._stop_flushers, self._stores))
@@ -609,7 +528,7 @@ class Broker:
         except (OSError, OttlaError) as error:
             logger.error("the metadata log is not closed cleanly: %s", error)
             clean = [store for store in clean if store is not metadata]
-        leave_clean_markers(clean, self._lifecycle.epoch)
+        leave_clean_markers(clean, self._membership.lifecycle.epoch)
         self._stores.close()
         self._io.close()
 

@@ -243,7 +243,7 @@ _NOTHING: Final[frozenset[str]] = frozenset()
 # A dataclass of 90 fields costs 15 ms of every start, mostly for methods that nobody calls.
 @dataclass_transform(kw_only_default=True, frozen_default=True)
 class SettingsType(type):
-    """Turns declared settings into slots, and keeps their descriptions in SETTINGS."""
+    """Turns declared settings into slots, and keeps all, inherited ones too, in SETTINGS."""
 
     def __new__(mcs, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> SettingsType:
         annotations = namespace.get("__annotations__", {})
@@ -255,6 +255,8 @@ class SettingsType(type):
         for known in settings:
             del namespace[known.field_name]
         namespace["__slots__"] = tuple(known.field_name for known in settings)
+        inherited = [known for base in bases for known in getattr(base, "SETTINGS", {}).values()]
+        settings = [*inherited, *settings]
         namespace["SETTINGS"] = {known.name: known for known in settings}
         namespace["_DEFAULTS"] = {known.field_name: known.default for known in settings}
         return super().__new__(mcs, name, bases, namespace)
