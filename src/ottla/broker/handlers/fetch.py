@@ -40,6 +40,7 @@ from ottla.errors import (
     UnknownTopicId,
     code_of,
 )
+from ottla.types import NO_OFFSET
 from ottla.wire.messages.fetch import (
     EpochEndOffset,
     FetchableTopicResponse,
@@ -259,12 +260,14 @@ class Fetch:
         answer.high_watermark = answer.last_stable_offset = committed
         answer.log_start_offset = partition.start_offset
         answer.records = b""
+        if not partition.is_end_known:
+            # Consumers may have been told of more: they get what is certain, and no end.
+            answer.high_watermark = answer.last_stable_offset = NO_OFFSET
         if self._rack and self._is_sent_elsewhere(partition, asked, answer):
             return False
         if partition.must_wait_for_end(asked.fetch_offset):
             # It waits; in the end it is told to look for the leader, and to try again. Not by
             # OFFSET_NOT_AVAILABLE, which kafka-python raises to its user.
-            answer.high_watermark = answer.last_stable_offset = -1
             answer.error_code = ErrorCode.NOT_LEADER_OR_FOLLOWER
             return False
         if asked.last_fetched_epoch >= 0:

@@ -269,7 +269,8 @@ class PartitionReplica(PartitionWrites):
 
         Until then the end that it could name may lie before one that consumers were told already.
         """
-        return not self.is_leader or self.high_watermark.offset >= self._epoch_start
+        # Asked for every fetch, so what is true of nearly all comes first.
+        return self.high_watermark.offset >= self._epoch_start or not self.is_leader
 
     def check_end_known(self) -> None:
         if not self.is_end_known:
@@ -283,8 +284,7 @@ class PartitionReplica(PartitionWrites):
 
         With too few in sync nobody can say when the end will be known: what is certain is read.
         """
-        # Asked for every fetch, so what is true of nearly all comes first.
-        if self.high_watermark.offset >= self._epoch_start or self.is_end_known:
+        if self.is_end_known:
             return False
         return self.has_min_isr or offset >= self.high_watermark.offset
 

@@ -7,7 +7,6 @@ is noted goes into a digest as well, by which two runs of one seed are compared.
 from __future__ import annotations
 
 import hashlib
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -17,9 +16,6 @@ from typing import NamedTuple
 from ottla.types import TopicPartition
 
 ACKS_ALL = -1
-# An answer may rest on what was so before: it was on its way. And whoever looks, looks later.
-SCARCE_BEFORE_S = 6.0
-SCARCE_AFTER_S = 0.5
 
 
 @dataclass(eq=False)
@@ -47,10 +43,10 @@ class Read(NamedTuple):
     reader: str
     partition: TopicPartition
     position: int
+    # NO_OFFSET where the leader did not say.
     high_watermark: int
     # Offset, leader epoch and value of each record.
     records: tuple[tuple[int, int, bytes], ...]
-    at_s: float = 0.0
 
 
 @dataclass
@@ -124,8 +120,6 @@ class History:
         self._digest = hashlib.sha256()
         self.sent: dict[bytes, Sent] = {}
         self.reads: list[Read] = []
-        # By partition: when too few of its replicas were seen in sync.
-        self._scarce_s: dict[TopicPartition, list[float]] = {}
         # By who watches and the partition: each end that it was told.
         self.ends: dict[tuple[str, TopicPartition], list[int]] = {}
         self.commits: dict[tuple[str, TopicPartition], Commits] = {}
@@ -180,19 +174,7 @@ class History:
 
     def read(self, read: Read) -> None:
         self.note(*read)
-        self.reads.append(read._replace(at_s=self._now_s()))
-
-    def see_scarce(self, partition: TopicPartition) -> None:
-        """Fewer replicas are in sync than `min.insync.replicas`: a leader may not know what was
-        committed.
-        """
-        self._scarce_s.setdefault(partition, []).append(self._now_s())
-
-    def is_scarce(self, read: Read) -> bool:
-        """Whether that was seen about when the read was answered."""
-        times_s = self._scarce_s.get(read.partition, [])
-        at = bisect_left(times_s, read.at_s - SCARCE_BEFORE_S)
-        return at < len(times_s) and times_s[at] <= read.at_s + SCARCE_AFTER_S
+        self.reads.append(read)
 
     def see_end(self, watcher: str, partition: TopicPartition, end: int) -> None:
         """Only changes are kept: an idle partition is asked for its end very often."""

@@ -7,7 +7,7 @@ without something that was acknowledged.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from ottla.testing.sim.history import History
 from ottla.types import TopicPartition
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from ottla.broker.storage.partition import Partition
     from ottla.cluster.image import MetadataImage
 
-IN_SYNC_MIN: Final = 2
 # A partition by the id of its topic, and its index.
 Place = tuple[bytes, int]
 
@@ -78,8 +77,6 @@ class InSyncWatch:
         for topic in image.topics_by_id.values():
             for index, partition in topic.partitions.items():
                 place = (topic.id, index)
-                if len(partition.isr) < IN_SYNC_MIN:
-                    self._history.see_scarce(TopicPartition(topic.name, index))
                 known = self._decided.get(place)
                 if known is None or partition.partition_epoch > known.partition_epoch:
                     self._decided[place] = Decided(partition.partition_epoch, partition.isr)
