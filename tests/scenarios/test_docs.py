@@ -175,7 +175,13 @@ def test_the_limits_on_the_page_are_the_defaults() -> None:
             assert BROKER_SETTINGS[name].default // amount == 1, name
 
 
-@pytest.mark.parametrize("name", ["ottla.service", "ottla.properties", "../Dockerfile"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("ottla.service", "ottla-workers.conf", "ottla.properties", "../Dockerfile"),
+        *("compose.yaml", "kubernetes/ottla.yaml", "kubernetes/brokers.yaml"),
+    ],
+)
 def test_what_the_page_about_operating_names_is_there(name: str) -> None:
     assert (ROOT / "packaging" / name).is_file()
     assert Path(name).name in (ROOT / "docs" / "operating.md").read_text()

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from ottla.testing.ports import free_ports
+from ottla.testing.ports import free_port_of_workers, free_ports_in_a_row
 from ottla.testing.topics import create_topic
 from scenarios.polling import until
 
@@ -110,9 +110,10 @@ def test_the_service_file_is_one_that_systemd_reads(tmp_path: Path, has_workers:
     assert not complaints
 
 
-def test_the_service_starts_as_its_file_says(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["ottla.service", "ottla-workers.conf"])
+def test_the_service_starts_as_its_file_says(tmp_path: Path, name: str) -> None:
     """Its own steps and its own command, with directories and ports of the test's."""
-    kafka, http = free_ports(2)
+    kafka, http = free_port_of_workers(2), free_ports_in_a_row(2)
     here = {
         "/opt/ottla/bin/": f"{Path(sys.executable).parent}/",
         "/etc/": f"{tmp_path}/etc/",
@@ -128,7 +129,14 @@ def test_the_service_starts_as_its_file_says(tmp_path: Path) -> None:
     settings = tmp_path / "etc" / "ottla" / "ottla.properties"
     settings.write_text(moved(settings.read_text(), here))
     installed = (tmp_path / "etc" / "systemd" / "system" / "ottla.service").read_text()
-    (command,) = re.findall(r"^ExecStart=(.*)", installed, re.MULTILINE)
+    if name != "ottla.service":
+        addition = (ROOT / "packaging" / name).read_text()
+        (step,) = re.findall(r"^#   (install .*)", addition, re.MULTILINE)
+        subprocess.run(shlex.split(moved(step, here)), cwd=ROOT, check=True, timeout=TIMEOUT_S)
+        installed = (tmp_path / "etc/systemd/system/ottla.service.d/workers.conf").read_text()
+        # As many as this machine has cores may be more than there are ports free.
+        installed = installed.replace("--workers auto", "--workers 2")
+    (command,) = re.findall(r"^ExecStart=(.+)", installed, re.MULTILINE)
     with subprocess.Popen(shlex.split(moved(command, here)), cwd=tmp_path) as service:
         try:
             until(lambda: is_ready(http), "it does not become ready")

@@ -8,7 +8,7 @@ import signal
 import socket
 import urllib.request
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient
 from ottla.cli.figures import Figures
 from ottla.config.workers import PORT_STEP
 from ottla.testing import Broker, BrokerFailed
-from ottla.testing.ports import free_ports
+from ottla.testing.ports import free_ports, free_ports_in_a_row
 from ottla.testing.topics import TopicNotCreated, create_topic
 from scenarios.polling import until
 
@@ -33,7 +33,7 @@ class Host:
     """The workers of one host; what is asked of one of them goes to its own pages."""
 
     def __init__(self, data_dir: Path) -> None:
-        pages = two_ports_in_a_row()
+        pages = free_ports_in_a_row(WORKERS)
         self.pages = {1: pages, 2: pages + 1}
         self.data_dir = data_dir
         self.broker = self.made()
@@ -56,15 +56,6 @@ class Host:
             if "--worker" in words:
                 found[int(words[words.index("--worker") + 1])] = pid
         return found
-
-
-def two_ports_in_a_row() -> int:
-    """The first of them."""
-    while True:
-        (first,) = free_ports(1)
-        with suppress(OSError):
-            socket.create_server(("127.0.0.1", first + 1)).close()
-            return first
 
 
 @pytest.fixture

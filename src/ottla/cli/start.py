@@ -74,6 +74,14 @@ Sets = Annotated[
 ]
 
 
+ClusterId = Annotated[
+    str | None,
+    typer.Option(
+        metavar="ID",
+        help="A directory that is not formatted becomes this cluster's, as in containers.",
+        show_default=False,
+    ),
+]
 Workers = Annotated[
     str | None,
     typer.Option(
@@ -97,7 +105,7 @@ def start(
     log_format: LogFormat = None,
     ready_fd: Annotated[int | None, typer.Option(hidden=True)] = None,
     die_with_parent: Annotated[bool, typer.Option("--die-with-parent", hidden=True)] = False,
-    cluster_id: Annotated[str | None, typer.Option(hidden=True)] = None,
+    cluster_id: ClusterId = None,
     worker: Annotated[int | None, typer.Option(hidden=True)] = None,
 ) -> None:
     """Starts a broker and serves until Ctrl-C or SIGTERM.

@@ -55,6 +55,14 @@ def lies_offline(broker: BrokerImage, partition: PartitionImage) -> bool:
     )
 
 
+def may_begin_anew(partition: PartitionImage, node_id: int) -> bool:
+    """Whether a replica whose directory is lost may be copied again: others have all it had.
+
+    Who is in sync, or may lead without it, has what nobody else may have. That is not given up.
+    """
+    return node_id not in partition.isr and node_id not in partition.recovery.eligible
+
+
 def assign(
     image: MetadataImage, node_id: int, assignments: Iterable[Assignment]
 ) -> list[PartitionChangeRecord]:

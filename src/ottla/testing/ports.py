@@ -43,6 +43,16 @@ def free_port_of_workers(workers: int) -> int:
             return shared
 
 
+def free_ports_in_a_row(count: int) -> int:
+    """The first of them."""
+    while True:
+        (first,) = free_ports(1)
+        with ExitStack() as held, suppress(OSError):
+            for port in range(first, first + count):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+            return first
+
+
 def _first_ephemeral() -> int:
     try:
         first = int(RANGE_FILE.read_text().split()[0])

@@ -257,6 +257,65 @@ def test_a_minimum_that_was_raised_counts_before_the_replicas_that_left_after_it
     live(story, topic((OWN, SECOND)))
 
 
+LOST, ELSEWHERE = b"l" * 16, b"e" * 16
+
+
+def lost(**fields: Any) -> list[Message]:
+    """A topic whose replica here lay in a directory that is none of this node's."""
+    return [*topic((OWN, SECOND), leader=SECOND), change(directories=[LOST, ELSEWHERE], **fields)]
+
+
+def where(house: House) -> str:
+    (partition,) = house.partitions
+    return "nowhere" if house.stores.of(partition) is house.stores.nowhere else "here"
+
+
+def test_a_replica_whose_directory_is_lost_is_begun_anew_where_nobody_counts_on_it() -> None:
+    async def story(house: House) -> None:
+        assert where(house) == "here"
+        (partition,) = house.partitions
+        assert not partition.is_offline
+        assert partition.leader_id == SECOND
+
+    live(story, lost(isr=[SECOND]))
+
+
+@pytest.mark.parametrize(
+    "counted_on",
+    [{}, {"isr": [SECOND], "eligible_leader_replicas": [OWN]}],
+    ids=["isr", "eligible"],
+)
+def test_a_lost_replica_that_may_be_the_last_to_have_something_is_not_begun_anew(
+    counted_on: dict[str, Any],
+) -> None:
+    """Until the metadata says that others have all of it, which may also come later."""
+
+    async def story(house: House) -> None:
+        assert where(house) == "nowhere"
+        (partition,) = house.partitions
+        assert partition.is_offline
+        house.metadata.committed([change(isr=[SECOND], eligible_leader_replicas=[])])
+        assert where(house) == "here"
+        assert partition.is_retired
+        (partition,) = house.partitions
+        assert not partition.is_offline
+
+    live(story, lost(**counted_on))
+
+
+def test_nothing_is_begun_anew_while_a_directory_is_out_of_sight() -> None:
+    """It may be the one that has the replica."""
+
+    async def story(house: House) -> None:
+        (store,) = house.stores
+        store.failure = OSError("gone")
+        house.metadata.committed([change(isr=[SECOND])])
+        assert where(house) == "nowhere"
+        store.failure = None
+
+    live(story, lost())
+
+
 def groups_of(house: House) -> GroupService:
     services: Any = SimpleNamespace(
         loop=house.loop,

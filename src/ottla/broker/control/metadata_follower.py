@@ -27,7 +27,7 @@ from ottla.broker.storage.partition_opener import (
 )
 from ottla.broker.storage.partitions import NO_PARTITIONS, Partitions
 from ottla.broker.storage.stores import Placement, Store, Stores
-from ottla.cluster.directories import Assignment, directory_of
+from ottla.cluster.directories import Assignment, directory_of, may_begin_anew
 from ottla.cluster.image import PartitionImage, TopicImage
 from ottla.errors import NotLeader, OttlaError, UnknownTopicOrPartition
 from ottla.ports import Clock
@@ -126,12 +126,17 @@ class MetadataFollower:
         """Where a partition belongs of which no directory here has anything.
 
         With a directory out of sight it may lie there, full of messages. Another one may be begun
-        only where the metadata says so, or where nothing is out of sight.
+        only where the metadata says so, or where nothing is out of sight. One whose directory is
+        none of ours is lost, as with its disk, and is begun anew where nobody counts on it.
         """
         directory_id = directory_of(image, self._node_id)
-        if directory_id is not None:
-            return self._stores.with_id(directory_id) or self._stores.nowhere
-        return self._stores.nowhere if self._stores.has_offline else placement.choose()
+        known = None if directory_id is None else self._stores.with_id(directory_id)
+        if known is not None:
+            return known
+        is_counted_on = directory_id is not None and not may_begin_anew(image, self._node_id)
+        if is_counted_on or self._stores.has_offline:
+            return self._stores.nowhere
+        return placement.choose()
 
     # ----------------------------------------------------------------------------- following
 
@@ -171,8 +176,18 @@ class MetadataFollower:
                 self._leave([here], NotLeader(f"{here.name} has moved to other nodes"))
         elif here is None:
             self._create(topic, (index,))
+        elif self._may_be_found_again(here, image):
+            self._partitions.remove(here)
+            self._leave([here], NotLeader(f"{here.name} is begun anew in another directory"))
+            self._create(topic, (index,))
         else:
             self._take_role(here, image)
+
+    def _may_be_found_again(self, here: Partition, image: PartitionImage) -> bool:
+        """Whether it is one of those that lie nowhere, and nobody counts on it any more."""
+        if self._stores.of(here) is not self._stores.nowhere or self._stores.has_offline:
+            return False
+        return may_begin_anew(image, self._node_id)
 
     def _tell_places(self, partitions: Iterable[Partition]) -> None:
         """The metadata is to know where each partition lies, if it does not yet (KIP-858)."""
