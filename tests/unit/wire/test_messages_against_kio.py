@@ -19,7 +19,11 @@ NOT_IN_KIO = {
 }
 # kio says None where the wire has the id of zeros or the time -1.
 NULL_IS_A_NUMBER = {"uuid", "datetime_i64"}
-ONLY_ON_DISK = {"ottla.wire.messages.group_records", "ottla.wire.messages.metadata_records"}
+ONLY_ON_DISK = {
+    "ottla.wire.messages.group_records",
+    "ottla.wire.messages.metadata_records",
+    "ottla.wire.messages.transaction_records",
+}
 
 
 def is_in_kio(kind: type[Message], version: int) -> bool:

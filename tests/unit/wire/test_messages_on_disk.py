@@ -12,6 +12,7 @@ from ottla.wire.codec import decode, encode
 from ottla.wire.messages import group_records as groups
 from ottla.wire.messages import metadata_records as metadata
 from ottla.wire.messages import produce
+from ottla.wire.messages import transaction_records as transactions
 from unit.wire.catalogue import all_versions, messages, name_of
 from unit.wire.test_messages_against_kio import is_in_kio
 
@@ -67,7 +68,25 @@ PRODUCED = produce.ProduceResponse(
     throttle_time_ms=3,
 )
 
+TRANSACTION = transactions.TransactionLogValue(
+    5, 6, -1, 7, 1000, 1, [transactions.PartitionsSchema("t", [2])], 8, 9, 2
+)
+TRANSACTION_HEX = "0000000000000005 | 0007 | 000003e8 | 01"
+
 VECTORS = [
+    (transactions.TransactionLogKey("t"), 0, "0001 74"),
+    (
+        TRANSACTION,
+        0,
+        f"{TRANSACTION_HEX} | 00000001 0001 74 00000001 00000002"
+        "| 0000000000000008 | 0000000000000009",
+    ),
+    (
+        TRANSACTION,
+        1,
+        f"{TRANSACTION_HEX} | 02 02 74 02 00000002 00 | 0000000000000008 | 0000000000000009"
+        "| 02 | 00 08 0000000000000006 | 02 02 0002",
+    ),
     (groups.OffsetCommitKey("g", "t", 3), 0, "0001 67 | 0001 74 | 00000003"),
     (groups.OffsetCommitKey("g", "t", 3), 1, "0001 67 | 0001 74 | 00000003"),
     (COMMIT, 0, "0000000000000005 | 0001 6d | 00000000000003e8"),
