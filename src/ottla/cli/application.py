@@ -25,6 +25,7 @@ NOUNS: Final = (
     "configs",
     "records",
     "partitions",
+    "balance",
     "node",
     "quorum",
     "features",

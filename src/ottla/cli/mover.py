@@ -1,4 +1,4 @@
-"""What `ottla partitions` asks a cluster: librdkafka's admin client knows nothing of moves."""
+"""What moves between nodes ask a cluster: librdkafka's admin client knows nothing of it."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from ottla.cli.failures import CommandFailed
 from ottla.cli.move_plan import Move, Place
 from ottla.client.blocking import Blocking
 from ottla.client.cluster import Cluster as Client
+from ottla.client.failures import Unreachable
 from ottla.client.settings import ClientSettings
-from ottla.errors import ErrorCode, OttlaError, error_of
+from ottla.errors import ErrorCode, LeaderNotAvailable, OttlaError, error_of
 from ottla.types import NodeId
 from ottla.wire.messages.alter_partition_reassignments import (
     AlterPartitionReassignmentsRequest,
@@ -20,6 +21,7 @@ from ottla.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from ottla.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
 from ottla.wire.messages.describe_configs import (
     DescribeConfigsRequest,
     DescribeConfigsResource,
@@ -45,6 +47,7 @@ from ottla.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsResponse,
 )
 from ottla.wire.messages.metadata import MetadataRequest, MetadataResponse
+from ottla.wire.messages.unregister_broker import UnregisterBrokerRequest, UnregisterBrokerResponse
 from ottla.wire.schema import Message
 
 R = TypeVar("R", bound=Message)
@@ -54,6 +57,11 @@ TOPIC: Final = 2
 BROKER: Final = 4
 SET: Final = 0
 DELETE: Final = 1
+APPEND: Final = 2
+SUBTRACT: Final = 3
+# The broker whose settings hold for all.
+ALL_NODES: Final = ""
+DRAINED: Final = "drained.nodes"
 # The layers in which somebody has set a value; all others are the broker's own.
 SET_BY_SOMEBODY: Final = (1, 2)
 LEADER_RATE: Final = "leader.replication.throttled.rate"
@@ -64,6 +72,14 @@ SETTINGS: Final = {
     TOPIC: (LEADER_REPLICAS, FOLLOWER_REPLICAS),
     BROKER: (LEADER_RATE, FOLLOWER_RATE),
 }
+# Asked again in a moment, these are answered.
+NO_CONTROLLER: Final = frozenset(
+    {
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    }
+)
 
 # (kind, name) of a topic or a broker.
 Resource = tuple[int, str]
@@ -75,6 +91,16 @@ class Seen(NamedTuple):
     leader: int
     replicas: tuple[int, ...]
     isr: tuple[int, ...]
+
+
+class Node(NamedTuple):
+    """A broker as the cluster knows it, also one that does not serve."""
+
+    id: int
+    host: str
+    port: int
+    rack: str | None
+    is_fenced: bool
 
 
 class Ongoing(NamedTuple):
@@ -117,6 +143,26 @@ class Mover:
         }
         return found, sorted(broker.node_id for broker in reply.brokers)
 
+    def nodes(self) -> dict[int, Node]:
+        """All that are registered; a Kafka before 4.0 does not tell of those that are fenced."""
+        request = DescribeClusterRequest(include_fenced_brokers=True)
+        reply = self._ask(request, DescribeClusterResponse)
+        return {
+            each.broker_id: Node(each.broker_id, each.host, each.port, each.rack, each.is_fenced)
+            for each in sorted(reply.brokers, key=lambda each: each.broker_id)
+        }
+
+    def drained(self) -> set[int]:
+        """The nodes that get no new partitions."""
+        reply = self._ask(_described(BROKER, [ALL_NODES], [DRAINED]), DescribeConfigsResponse)
+        texts = [
+            each.value or ""
+            for result in reply.results
+            for each in result.configs
+            if each.name == DRAINED
+        ]
+        return {int(text) for value in texts for text in value.split(",") if text.isdecimal()}
+
     def moving(self) -> dict[Place, Ongoing]:
         reply = self._ask(
             ListPartitionReassignmentsRequest(topics=None), ListPartitionReassignmentsResponse
@@ -136,7 +182,7 @@ class Mover:
             reply = self._on_node(
                 node_id, DescribeLogDirsRequest(topics=None), DescribeLogDirsResponse
             )
-            for directory in reply.results:
+            for directory in () if reply is None else reply.results:
                 for topic in directory.topics:
                     for one in topic.partitions:
                         place = (topic.name, one.partition_index)
@@ -176,6 +222,15 @@ class Mover:
             for topic in reply.replica_election_results
             for each in topic.partition_result
         }
+
+    def set_drained(self, node_id: int, *, drained: bool) -> None:
+        """Whether the node gets new partitions; CommandFailed by a cluster that cannot keep it."""
+        operation = APPEND if drained else SUBTRACT
+        change = AlterableConfig(DRAINED, operation, str(node_id))
+        self._alter_configs([AlterConfigsResource(BROKER, ALL_NODES, [change])])
+
+    def unregister(self, node_id: int) -> None:
+        self._ask(UnregisterBrokerRequest(node_id), UnregisterBrokerResponse)
 
     # ------------------------------------------------------------------------------- throttles
 
@@ -225,45 +280,59 @@ class Mover:
         ]
 
     def _configure(self, changes: Mapping[Resource, Mapping[str, str | None]]) -> None:
-        request = IncrementalAlterConfigsRequest(
-            resources=[
-                AlterConfigsResource(
-                    kind,
-                    name,
-                    [
-                        AlterableConfig(setting, DELETE if value is None else SET, value)
-                        for setting, value in settings.items()
-                    ],
-                )
-                for (kind, name), settings in changes.items()
-            ]
-        )
-        if changes:
-            reply = self._ask(request, IncrementalAlterConfigsResponse)
-            for each in reply.responses:
-                if each.error_code:
-                    raise CommandFailed(str(error_of(each.error_code, each.error_message)))
+        resources = [
+            AlterConfigsResource(
+                kind,
+                name,
+                [
+                    AlterableConfig(setting, DELETE if value is None else SET, value)
+                    for setting, value in settings.items()
+                ],
+            )
+            for (kind, name), settings in changes.items()
+        ]
+        if resources:
+            self._alter_configs(resources)
+
+    def _alter_configs(self, resources: list[AlterConfigsResource]) -> None:
+        request = IncrementalAlterConfigsRequest(resources=resources)
+        reply = self._ask(request, IncrementalAlterConfigsResponse)
+        for each in reply.responses:
+            if each.error_code:
+                raise CommandFailed(str(error_of(each.error_code, each.error_message)))
 
     # -------------------------------------------------------------------------------- asking
 
     def _ask(self, request: Message, kind: type[R]) -> R:
+        """The controller may be another by the next moment, or still be reading its log."""
+
         async def attempt(client: Client) -> R:
             async def once() -> R:
                 reply = await client.ask_any(request, kind)
                 code: int = getattr(reply, "error_code", ErrorCode.NONE)
+                if code in NO_CONTROLLER:
+                    raise Unreachable(str(error_of(code, getattr(reply, "error_message", None))))
                 if code:
                     raise error_of(code, getattr(reply, "error_message", None))
+                for each in getattr(reply, "responses", ()):
+                    if getattr(each, "error_code", ErrorCode.NONE) in NO_CONTROLLER:
+                        raise Unreachable("there is no controller at the moment")
                 return reply
 
             return await client.retry("asking the controller", once)
 
         return self._run(attempt)
 
-    def _on_node(self, node_id: int, request: Message, kind: type[R]) -> R:
-        async def attempt(client: Client) -> R:
-            await client.refresh(())
-            connection = await client.to_node(NodeId(node_id))
-            return await connection.ask(request, kind)
+    def _on_node(self, node_id: int, request: Message, kind: type[R]) -> R | None:
+        """Its answer; None where it cannot be reached: it may have just died."""
+
+        async def attempt(client: Client) -> R | None:
+            try:
+                await client.refresh(())
+                connection = await client.to_node(NodeId(node_id))
+                return await connection.ask(request, kind)
+            except (Unreachable, LeaderNotAvailable):
+                return None
 
         return self._run(attempt)
 
@@ -274,7 +343,10 @@ class Mover:
             raise CommandFailed(str(error)) from error
 
 
-def _described(kind: int, names: Iterable[str]) -> DescribeConfigsRequest:
+def _described(
+    kind: int, names: Iterable[str], settings: Sequence[str] | None = None
+) -> DescribeConfigsRequest:
+    wanted = SETTINGS[kind] if settings is None else settings
     return DescribeConfigsRequest(
-        resources=[DescribeConfigsResource(kind, name, list(SETTINGS[kind])) for name in names]
+        resources=[DescribeConfigsResource(kind, name, list(wanted)) for name in names]
     )

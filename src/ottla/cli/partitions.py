@@ -2,28 +2,24 @@
 
 from __future__ import annotations
 
-import sys
-import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import typer
 
-from ottla.cli import completion, output
+from ottla.cli import completion, moving, output
 from ottla.cli.clients import Cluster, on_cluster
 from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.help import examples
-from ottla.cli.move_plan import Move, Place, as_json, moves_of, plan_for, read_plan
-from ottla.cli.mover import BROKER, Mover, Seen
+from ottla.cli.move_plan import Move, Place, moves_of, plan_for, read_plan
+from ottla.cli.mover import Mover, Seen
+from ottla.cli.moving import named, rate_of, tell
 from ottla.cli.options import JsonOption, YesOption
 from ottla.errors import ErrorCode
 
-POLL_S: Final = 0.5
 PREFERRED: Final = 0
 UNCLEAN: Final = 1
-UNITS: Final = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 app = typer.Typer(
     help="Partitions: where they lie, moving them between nodes, and who leads them.",
@@ -135,10 +131,10 @@ def reassign(
     A partition has arrived when its new replicas are in sync; only then the old ones go. The move
     goes on without this command, too: after Ctrl-C, --verify shows how far it is.
     """
-    rate = None if throttle is None else _rate(throttle)
+    rate = None if throttle is None else rate_of(throttle)
     with Mover(cluster) as mover:
         if verify:
-            _verify(mover)
+            moving.verify(mover)
             return
         partitions, nodes = mover.look()
         names = [] if topics is None else topics.split(",")
@@ -150,11 +146,12 @@ def reassign(
         if not moves:
             output.say("All partitions are where they are to be.")
             return
-        _tell(mover, moves, rate)
+        holders = {node for move in moves for node in move.before}
+        tell(moves, mover.sizes(sorted(holders)), rate)
         if dry_run:
             return
         output.confirm(f"Move {len(moves)} partition(s)?", yes=yes)
-        _move(mover, moves, rate, waits=not no_wait)
+        moving.move(mover, moves, rate, waits=not no_wait)
 
 
 def _before(mover: Mover, partitions: Mapping[Place, Seen]) -> dict[Place, tuple[int, ...]]:
@@ -199,107 +196,11 @@ def _read(plan: Path) -> dict[Place, list[int]]:
         raise WrongUsage(f"Cannot read {plan}: {reason}.") from None
 
 
-def _tell(mover: Mover, moves: Sequence[Move], rate: int | None) -> None:
-    """The plan, the bytes it copies, how long that takes at least, and the way back."""
-    holders = {node for move in moves for node in move.before}
-    sizes = mover.sizes(sorted(holders))
-    rows: list[dict[str, Any]] = []
-    incoming: dict[int, int] = {}
-    for move in moves:
-        size = sizes.get(move.place, 0)
-        for node in move.adding:
-            incoming[node] = incoming.get(node, 0) + size
-        rows.append(
-            {
-                "topic": move.place[0],
-                "partition": move.place[1],
-                "from": list(move.before),
-                "to": list(move.after),
-                "bytes": size * len(move.adding),
-            }
-        )
-    output.show(rows, as_json=False)
-    total = sum(incoming.values())
-    words = f"{len(moves)} partition(s) move, {total} bytes are copied"
-    if rate is not None and incoming:
-        words += f", {max(incoming.values()) / max(1, rate):.0f} s at least at {rate} bytes/s"
-    output.say(f"{words}. Now they are:")
-    output.say(as_json({move.place: move.before for move in moves}))
-
-
-def _move(mover: Mover, moves: Sequence[Move], rate: int | None, *, waits: bool) -> None:
-    if rate is not None:
-        mover.throttle(moves, rate)
-    refused: dict[Place, str] = {}
-    try:
-        refused = mover.alter({move.place: move.after for move in moves})
-    finally:
-        if rate is not None and not mover.moving():
-            mover.unthrottle(mover.throttled())
-    for place, reason in refused.items():
-        output.complain(f"{place[0]}-{place[1]}: {reason}")
-    begun = [move.place for move in moves if move.place not in refused]
-    if waits:
-        _wait(mover, begun)
-        _verify(mover)
-    elif begun:
-        output.say("They move. `ottla partitions reassign --verify` shows how far they are.")
-    if refused:
-        raise CommandFailed(f"{len(refused)} of {len(moves)} partitions do not move.")
-
-
-def _wait(mover: Mover, places: Collection[Place]) -> None:
-    """Until none of these moves any more."""
-    left = set(places)
-    try:
-        with _progress(len(left)) as tell:
-            while left:
-                left &= mover.moving().keys()
-                tell(len(places) - len(left))
-                if left:
-                    time.sleep(POLL_S)
-    except KeyboardInterrupt:
-        output.say(
-            "\nThey go on moving, throttled as they are. `ottla partitions reassign --verify` "
-            "shows how far they are, and lifts the throttle in the end; --cancel takes them back."
-        )
-        raise
-
-
-@contextmanager
-def _progress(total: int) -> Iterator[Any]:
-    """A bar where somebody looks; else nothing."""
-    if not sys.stderr.isatty():
-        yield lambda arrived: None
-        return
-    from rich.console import Console
-    from rich.progress import Progress
-
-    with Progress(console=Console(stderr=True)) as progress:
-        task = progress.add_task("arrived", total=total)
-        yield lambda arrived: progress.update(task, completed=arrived)
-
-
-def _verify(mover: Mover) -> None:
-    moving = mover.moving()
-    for (topic, index), ongoing in sorted(moving.items()):
-        output.say(f"{topic}-{index} moves, from {ongoing.removing} to {ongoing.adding}.")
-    if moving:
-        output.say(f"{len(moving)} partition(s) are on their way.")
-        return
-    leftovers = mover.throttled()
-    if leftovers:
-        mover.unthrottle(leftovers)
-        output.say(f"The throttle of {_named(leftovers)} is lifted.")
-    output.say("No partition is being moved.")
-
-
 def _cancel(mover: Mover, plan: Path | None, topics: Sequence[str]) -> None:
-    moving = mover.moving()
     named = set(_read(plan)) if plan is not None else None
     places = [
         place
-        for place in sorted(moving)
+        for place in sorted(mover.moving())
         if (named is None or place in named) and (not topics or place[0] in topics)
     ]
     if not places:
@@ -309,7 +210,7 @@ def _cancel(mover: Mover, plan: Path | None, topics: Sequence[str]) -> None:
         output.complain(f"{place[0]}-{place[1]}: {reason}")
     if places:
         output.say(f"{len(places) - len(failures)} partition(s) are back where they were.")
-    _verify(mover)
+    moving.verify(mover)
     if failures:
         raise CommandFailed(f"{len(failures)} partition(s) cannot go back.")
 
@@ -318,13 +219,9 @@ def _tell_leftovers(mover: Mover) -> None:
     leftovers = mover.throttled()
     if leftovers:
         output.say(
-            f"{_named(leftovers)} still have a throttle, and nothing moves: "
+            f"{named(leftovers)} still have a throttle, and nothing moves: "
             "`ottla partitions reassign --verify` lifts it."
         )
-
-
-def _named(resources: Sequence[tuple[int, str]]) -> str:
-    return ", ".join(f"node {name}" if kind == BROKER else name for kind, name in resources)
 
 
 def _check_topics(topics: Sequence[str], partitions: Mapping[Place, Seen]) -> None:
@@ -332,13 +229,6 @@ def _check_topics(topics: Sequence[str], partitions: Mapping[Place, Seen]) -> No
     for topic in topics:
         if topic not in known:
             raise CommandFailed(f"There is no topic {topic}; `ottla topics list` shows them.")
-
-
-def _rate(text: str) -> int:
-    digits, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
-    if not digits.isdecimal() or unit not in UNITS or not int(digits):
-        raise WrongUsage(f"--throttle {text} are no bytes per second; write such as 500K or 20M.")
-    return int(digits) * UNITS[unit]
 
 
 @app.command(

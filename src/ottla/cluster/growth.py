@@ -7,6 +7,7 @@ becomes three has its groups' offsets on three, without anybody asking.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 from ottla.cluster.directories import UNASSIGNED_DIRECTORY, default_directory
 from ottla.cluster.elections import Rules, Standing
@@ -21,7 +22,8 @@ def grown(rules: Rules, standing: Standing, topic: TopicImage) -> list[Partition
     if topic.name != OFFSETS_TOPIC:
         return []
     image = rules.image
-    hosts = {host_of(image.brokers[node]) for node in standing.active}
+    free = [node for node in standing.active if node not in image.drained_nodes]
+    hosts = {host_of(image.brokers[node]) for node in free}
     wanted = min(rules.config.offsets_topic_replication_factor, len(hosts))
     load = Counter(node for partition in topic.partitions.values() for node in partition.replicas)
     records = []
@@ -31,7 +33,7 @@ def grown(rules: Rules, standing: Standing, topic: TopicImage) -> list[Partition
         replicas, directories = list(partition.replicas), list(partition.directories)
         directories += [UNASSIGNED_DIRECTORY] * (len(replicas) - len(directories))
         while len(replicas) < wanted:
-            node_id = _next_replica(image, standing, load, replicas)
+            node_id = _next_replica(image, free, load, replicas)
             if node_id is None:
                 break
             load[node_id] += 1
@@ -48,14 +50,14 @@ def grown(rules: Rules, standing: Standing, topic: TopicImage) -> list[Partition
 
 
 def _next_replica(
-    image: MetadataImage, standing: Standing, load: Counter[int], present: list[int]
+    image: MetadataImage, candidates: Collection[int], load: Counter[int], present: list[int]
 ) -> int | None:
     """A rack that is not there yet comes first, then whoever has the fewest; never a host twice."""
     known = [image.brokers[node] for node in present if node in image.brokers]
     racks, hosts = {broker.rack for broker in known}, {host_of(broker) for broker in known}
     free = (
         node
-        for node in standing.active
+        for node in candidates
         if node not in present and host_of(image.brokers[node]) not in hosts
     )
     return min(

@@ -37,6 +37,7 @@ T = TypeVar("T")
 # PartitionChangeRecord: this value of `leader` leaves leader and leader epoch alone.
 NO_LEADER_CHANGE: Final = -2
 NO_BROKER_EPOCH: Final = -1
+DRAINED_NODES: Final = "drained.nodes"
 
 
 class ResourceType(IntEnum):
@@ -220,6 +221,12 @@ class MetadataImage:
     def broker_configs(self, name: str) -> dict[str, str]:
         """The dynamic settings of one broker (its id as text), or of all (the empty name)."""
         return self.configs.get((ResourceType.BROKER, name), {})
+
+    @property
+    def drained_nodes(self) -> frozenset[int]:
+        """Those that get no new partitions, as is set for all brokers."""
+        texts = self.broker_configs("").get(DRAINED_NODES, "").split(",")
+        return frozenset(int(text) for text in texts if text.isdecimal())
 
     def topic_with_id(self, topic_id: bytes) -> TopicImage:
         topic = self.topics_by_id.get(topic_id)

@@ -176,7 +176,7 @@ class ReplicaSet:
 
     def is_misplaced(self, replica: int, committed: Offset, epoch_start: Offset) -> bool:
         """Whether what one follower has told is enough to ask for a change."""
-        if self._proposed is not None:
+        if self._proposed is not None and replica in self._counted():
             return False
         end_offset = self._followers[replica].end_offset
         if replica in self.isr:

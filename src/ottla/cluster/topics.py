@@ -216,7 +216,13 @@ def _check_assignment(image: MetadataImage, replicas: tuple[int, ...], factor: i
 
 
 def candidates(image: MetadataImage) -> list[Candidate]:
-    return [candidate(broker) for broker in image.brokers.values() if broker.is_active]
+    """Who may get replicas that nobody has placed."""
+    drained = image.drained_nodes
+    return [
+        candidate(broker)
+        for broker in image.brokers.values()
+        if broker.is_active and broker.id not in drained
+    ]
 
 
 def partition_records(

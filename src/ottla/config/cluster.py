@@ -150,6 +150,13 @@ class ClusterSettings(Settings):
         "effect, as in Kafka with KRaft: all go home.",
         has_effect=False,
     )
+    drained_nodes: Names = setting(
+        (),
+        "The numbers of the nodes that get no new partitions, kept for all brokers; `ottla nodes "
+        "drain` puts a node there, `ottla nodes add` takes it out. Ottla's own setting.",
+        Check(lambda nodes: all(map(str.isdecimal, nodes)), "numbers of nodes"),
+        dynamic=True,
+    )
     leader_replication_throttled_rate: Long = setting(
         LONG_MAX,
         "How many bytes per second this broker gives to replicas that are not in sync, of the "

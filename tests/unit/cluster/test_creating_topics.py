@@ -278,6 +278,23 @@ def test_new_partitions_go_to_brokers_that_live_and_more_than_those_are_refused(
     assert (fleet.partition("u").leader, fleet.partition("u").isr) == (1, (1,))
 
 
+def test_a_drained_node_gets_no_new_partitions_until_it_is_taken_back():
+    fleet = Fleet(1, 2, 3)
+    assert fleet.alter(4, "", ("drained.nodes", 2, "2")).error_code == ErrorCode.NONE
+    assert fleet.image.drained_nodes == {2}
+    assert fleet.create("t", factor=3).error_code == ErrorCode.INVALID_REPLICATION_FACTOR
+    fleet.create("t", partitions=6, factor=2)
+    partitions = fleet.image.topics_by_name["t"].partitions.values()
+    assert {frozenset(partition.replicas) for partition in partitions} == {frozenset({1, 3})}
+    fleet.create("__consumer_offsets", factor=2)
+    fleet.settle()
+    assert 2 not in fleet.partition("__consumer_offsets").replicas, "nor when such topics grow"
+    assert fleet.alter(4, "", ("drained.nodes", 3, "2")).error_code == ErrorCode.NONE
+    assert fleet.create("u", factor=3).error_code == ErrorCode.NONE
+    wrong = fleet.alter(4, "", ("drained.nodes", 2, "two"))
+    assert wrong.error_code == ErrorCode.INVALID_CONFIG
+
+
 def test_an_assignment_puts_no_two_replicas_on_one_host():
     fleet = Fleet()
     for node_id, host in ((1, "a"), (11, "a"), (2, "b")):

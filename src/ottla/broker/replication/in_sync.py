@@ -67,6 +67,11 @@ class Proposal(NamedTuple):
         )
 
 
+def _is_proposing(partition: Partition) -> bool:
+    replicas = partition.replicas
+    return replicas is not None and replicas.is_proposing and not partition.is_retired
+
+
 class InSyncKeeper:
     """Implements `Chore`: a round looks for followers that lag."""
 
@@ -109,6 +114,9 @@ class InSyncKeeper:
     def notice(self, partition: Partition) -> None:
         """Somebody may have to join or leave; the controller is asked when this turn is over."""
         self._noticed[partition] = None
+        if _is_proposing(partition):
+            # It is looked at again with the answer: who has come up may not fetch for long.
+            return
         self._is_noticed.set()
         if self._asking is None or self._asking.done():
             self._asking = asyncio.get_running_loop().create_task(self._ask_all())
@@ -151,8 +159,11 @@ class InSyncKeeper:
 
     def _news(self, count_max: int) -> list[Proposal]:
         proposed: list[Proposal] = []
-        while self._noticed and len(proposed) < count_max:
-            partition = next(iter(self._noticed))
+        for partition in tuple(self._noticed):
+            if len(proposed) == count_max:
+                break
+            if _is_proposing(partition):
+                continue
             del self._noticed[partition]
             wanted = self._proposal(partition)
             if wanted is not None:

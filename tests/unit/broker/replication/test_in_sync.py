@@ -132,6 +132,27 @@ def test_what_the_controller_refuses_stays_as_it_was_and_may_be_asked_again() ->
     live(story)
 
 
+def test_who_catches_up_while_another_is_being_taken_in_is_taken_in_next() -> None:
+    """It may not fetch again for as long as nobody writes."""
+
+    async def story() -> None:
+        def answer(request: AlterPartitionRequest) -> AlterPartitionResponse:
+            if len(keeping.asked) == 1:
+                keeping.node.fetched_by(THIRD, 0)
+                assert keeping.node.partition.is_misplaced(THIRD)
+                keeping.keeper.notice(keeping.node.partition)
+            return as_asked(request)
+
+        keeping = Keeping(answer)
+        keeping.node.lead(isr=(OWN,))
+        keeping.node.fetched_by(SECOND, 0)
+        await keeping.noticed()
+        assert keeping.in_sync == {OWN, SECOND, THIRD}
+        assert len(keeping.asked) == 2
+
+    live(story)
+
+
 def test_a_fenced_broker_is_not_proposed_before_it_is_back() -> None:
     async def story() -> None:
         keeping = Keeping(as_asked)
