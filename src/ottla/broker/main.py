@@ -16,6 +16,7 @@ from ottla.broker.control.groups import GroupService
 from ottla.broker.control.metadata import BrokerConfigChanged, Change, MetadataCache
 from ottla.broker.control.metadata_follower import MetadataFollower
 from ottla.broker.control.metadata_log import MetadataLog
+from ottla.broker.control.predecessors import Predecessors
 from ottla.broker.control.producer_ids import ProducerIds
 from ottla.broker.control.quorum_setup import Seat, new_quorum
 from ottla.broker.control.quorum_voters import listener_name
@@ -267,6 +268,7 @@ class Broker:
                 self._random,
                 self._stores.cluster_id,
                 self.config.broker_session_timeout_ms,
+                Predecessors(self._quorum, self._clock).take,
             ),
             self._metadata.committed,
             self._snapshots.newest,

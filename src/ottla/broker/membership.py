@@ -53,7 +53,8 @@ class Membership:
         self._stores = stores
         self._quorum = quorum
         self._controller = controller
-        self.channel = ControllerChannel(quorum, random, config.node_id, answer)
+        self._answer = answer
+        self.channel = ControllerChannel(quorum, random, config.node_id, self._answer_here)
         incarnation_id = random.bytes(16)
         self._controller_life = ControllerLife(config, incarnation_id, self.channel)
         self.lease = new_lease(loop, clock, config, quorum, metadata, partitions, on_lease_needed)
@@ -75,6 +76,10 @@ class Membership:
         )
         self._leader_check: LeaderCheck | None = None
         self._auto_join: AutoJoin | None = None
+
+    async def _answer_here(self, request: Message) -> Message:
+        self.lifecycle.asked_here(request)
+        return await self._answer(request)
 
     async def _fence(self, node_id: int, epoch: int) -> None:
         await self._controller.submit(

@@ -7,7 +7,7 @@ take Kafka's requests and answer with Kafka's responses; the rules are in the mo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from ottla.cluster import (
@@ -28,6 +28,7 @@ from ottla.cluster.framing import decode_record, encode_record
 from ottla.cluster.homecoming import Homecoming
 from ottla.cluster.image import NO_BROKER_EPOCH, MetadataImage
 from ottla.cluster.membership import Membership
+from ottla.cluster.sessions import Predecessor
 from ottla.config import BrokerConfig
 from ottla.errors import ErrorCode, OttlaError, TopicExists, code_of
 from ottla.machine import Decision, Ticket
@@ -92,9 +93,11 @@ class Controller:
         random: Random,
         cluster_id: str | None = None,
         session_timeout_ms: int = SESSION_TIMEOUT_MS,
+        take_predecessor: Callable[[], Predecessor | None] = lambda: None,
     ) -> None:
         """Without a cluster id no other broker can register."""
         self._config = config
+        self._take_predecessor = take_predecessor
         self._random = random
         self.image = MetadataImage()
         # Soft state: the rest of a block is forgotten with the process, never handed out again.
@@ -120,7 +123,7 @@ class Controller:
             self._plain_configs = None
 
     def loaded(self, now: Now) -> None:
-        self._membership.loaded(self.image, now)
+        self._membership.loaded(self.image, now, self._take_predecessor())
         self._homecoming.begin(self._rules(), now.steady_ms)
 
     def next_deadline_ms(self) -> int | None:

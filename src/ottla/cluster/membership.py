@@ -25,7 +25,7 @@ from ottla.cluster.registrations import (
     registration,
     unfencing,
 )
-from ottla.cluster.sessions import Sessions
+from ottla.cluster.sessions import Predecessor, Sessions
 from ottla.cluster.sweep import Sweep
 from ottla.errors import BrokerNotRegistered, RequestTimedOut, StaleBrokerEpoch
 from ottla.machine import Decision, Ticket
@@ -66,11 +66,11 @@ class Membership:
 
     # The machine's part.
 
-    def loaded(self, image: MetadataImage, now: Now) -> None:
+    def loaded(self, image: MetadataImage, now: Now, predecessor: Predecessor | None) -> None:
         """Whatever the controller before left undone is found by a sweep."""
         for broker in image.brokers.values():
             if not broker.is_fenced:
-                self._sessions.begin(broker.id, now.steady_ms)
+                self._sessions.begin(broker.id, now.steady_ms, predecessor)
         self.look_again(image)
 
     def look_again(self, image: MetadataImage) -> None:

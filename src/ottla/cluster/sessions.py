@@ -2,16 +2,29 @@
 
 Times are the steady clock's. A broker that the log knows as unfenced has a whole session from the
 moment the controller begins; who is silent for longer than that is to be fenced. The broker in the
-controller's own process lives as long as the controller does and has no session.
+controller's own process lives as long as the controller does and has no session; what it gives
+itself is a shorter lease, so that its successor, whose election has taken a while, need not wait
+for a whole session if both have stopped (ADR 0011).
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import Final, NamedTuple
 
 from ottla.cluster.image import BrokerImage
 from ottla.types import NO_OFFSET
+
+# The share of a session for which a controller's answer to its own broker is good.
+OWN_SHARE: Final = 2 / 3
+
+
+class Predecessor(NamedTuple):
+    """The controller before this one, and when its successor had heard that it was elected."""
+
+    node_id: int
+    since_ms: int
 
 
 @dataclass(slots=True)
@@ -33,8 +46,13 @@ class Sessions:
         self._timeout_ms = timeout_ms
         self._by_id: dict[int, Session] = {}
 
-    def begin(self, node_id: int, now_ms: int) -> None:
-        self._by_id[node_id] = Session(now_ms)
+    def begin(self, node_id: int, now_ms: int, predecessor: Predecessor | None = None) -> None:
+        """The leases that others have given to the controller before were given before it was."""
+        contact_ms = now_ms
+        if predecessor is not None and predecessor.node_id == node_id:
+            spared_ms = int(self._timeout_ms * (1 - OWN_SHARE))
+            contact_ms = max(now_ms - spared_ms, predecessor.since_ms)
+        self._by_id[node_id] = Session(contact_ms)
 
     def end(self, node_id: int) -> None:
         self._by_id.pop(node_id, None)

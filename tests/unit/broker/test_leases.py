@@ -12,6 +12,8 @@ from ottla.broker.control.confirmations import Confirmations
 from ottla.broker.control.lease import Lease
 from ottla.broker.control.lifecycle import Lifecycle
 from ottla.broker.control.metadata import MetadataCache
+from ottla.broker.control.predecessors import Predecessors
+from ottla.cluster.sessions import Predecessor
 from ottla.config import BrokerConfig
 from ottla.errors import NotController
 from ottla.wire.messages.broker_heartbeat import BrokerHeartbeatResponse
@@ -130,8 +132,10 @@ class SlowController:
         self._clock = clock
         self._answer_ms = answer_ms
         self.is_fenced = False
+        self.on_asked: Callable[[Any], None] = lambda _: None
 
     async def ask(self, request: object, *_: object) -> BrokerHeartbeatResponse:
+        self.on_asked(request)
         self._clock.ms += self._answer_ms
         return BrokerHeartbeatResponse(is_fenced=self.is_fenced)
 
@@ -161,6 +165,61 @@ def test_a_heartbeat_gives_a_lease_from_when_it_was_sent_and_a_fenced_broker_non
         leasing.lease.close()
 
     live(story)
+
+
+def test_what_a_controller_answers_its_own_broker_is_good_for_less() -> None:
+    async def story() -> None:
+        leasing = Leasing()
+        controller = SlowController(leasing.clock, answer_ms=0)
+        life = a_life(leasing, controller)
+        controller.on_asked = life.asked_here
+        await life._beat()
+        assert leasing.after(5_699)
+        assert not leasing.after(1), "5.7 s after it was sent"
+        controller.on_asked = lambda _: None
+        await life._beat()
+        assert leasing.after(8_549), "another controller's answer"
+        leasing.lease.close()
+
+    live(story)
+
+
+class Led:
+    """Who leads the metadata, as this node, which is number 1, hears of it."""
+
+    leader_id, leader_epoch = -1, 0
+
+    def __init__(self) -> None:
+        self.listeners: list[Callable[[], None]] = []
+        self.on_leader_change = self.listeners.append
+
+    @property
+    def is_leader(self) -> bool:
+        return self.leader_id == 1
+
+    def by(self, leader: int, epoch: int) -> None:
+        self.leader_id, self.leader_epoch = leader, epoch
+        for listener in self.listeners:
+            listener()
+
+
+def test_the_controller_before_is_known_once_and_only_if_no_epoch_lies_between() -> None:
+    clock, led = HandClock(), Led()
+    leadership: Any = led
+    predecessors = Predecessors(leadership, clock)
+    led.by(1, 5)
+    assert predecessors.take() is None, "nobody was followed"
+    led.by(2, 6)
+    heard_ms = clock.now().steady_ms
+    clock.ms += 700
+    led.by(2, 6)
+    led.by(-1, 7)
+    led.by(1, 7)
+    assert predecessors.take() == Predecessor(2, heard_ms)
+    assert predecessors.take() is None, "it may have been answered meanwhile"
+    led.by(3, 8)
+    led.by(1, 10)
+    assert predecessors.take() is None, "somebody may have led epoch 9"
 
 
 class Voters:

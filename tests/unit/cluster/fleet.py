@@ -6,6 +6,7 @@ from typing import Any
 
 from ottla.cluster.controller import Controller
 from ottla.cluster.features import SUPPORTED
+from ottla.cluster.sessions import Predecessor
 from ottla.config import BrokerConfig
 from ottla.types import Now
 from ottla.wire.messages.alter_partition import (
@@ -49,9 +50,11 @@ class Fleet(Cluster):
     def NOW(self) -> Now:  # type: ignore[override]  # noqa: N802
         return Now(wall_ms=1_700_000_000_000 + self.now_ms, steady_ms=self.now_ms)
 
-    def lead(self) -> None:
+    def lead(self, after: Predecessor | None = None) -> None:
         """A controller that has read the log and knows nothing else."""
-        self.controller = Controller(self.config, self.random, CLUSTER_ID, SESSION_MS)
+        self.controller = Controller(
+            self.config, self.random, CLUSTER_ID, SESSION_MS, lambda: after
+        )
         for value in self.log:
             record = self.controller.decode(None, value)
             self.controller.apply(record, self.NOW.wall_ms)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 from ottla.cluster import sweep
+from ottla.cluster.sessions import Predecessor
 from ottla.errors import StaleBrokerEpoch
 from unit.cluster.fleet import SESSION_MS, Fleet
 
+OWN_MS = SESSION_MS * 2 // 3
 A, B = b"\xaa" * 16, b"\xbb" * 16
 
 
@@ -74,6 +76,38 @@ class TestSilence:
         fleet.pass_ms(1)
         fleet.settle()
         assert fleet.image.brokers[2].is_fenced
+
+    def test_the_controller_before_has_given_itself_less_than_a_session(self):
+        fleet = Fleet(1, 2)
+        before = Predecessor(node_id=2, since_ms=fleet.now_ms)
+        fleet.pass_ms(SESSION_MS - 1)
+        fleet.lead(before)
+        fleet.pass_ms(OWN_MS - 1)
+        assert fleet.image.brokers[2].is_active
+        fleet.pass_ms(1)
+        fleet.settle()
+        assert fleet.image.brokers[2].is_fenced
+        assert fleet.image.brokers[1].is_active, "others have given it a whole one"
+
+    def test_what_others_gave_the_controller_before_it_was_elected_is_waited_for(self):
+        fleet = Fleet(1, 2)
+        before = Predecessor(node_id=2, since_ms=fleet.now_ms)
+        fleet.pass_ms(1_000)
+        fleet.lead(before)
+        fleet.pass_ms(SESSION_MS - 1_001)
+        assert fleet.image.brokers[2].is_active
+        fleet.pass_ms(1)
+        fleet.settle()
+        assert fleet.image.brokers[2].is_fenced
+
+    def test_the_controller_before_has_a_whole_session_once_it_is_heard_of(self):
+        fleet = Fleet(1, 2)
+        before = Predecessor(node_id=2, since_ms=fleet.now_ms)
+        fleet.pass_ms(SESSION_MS - 1)
+        fleet.lead(before)
+        fleet.beat(2)
+        fleet.pass_ms(SESSION_MS - 1)
+        assert fleet.image.brokers[2].is_active
 
     def test_those_who_fall_silent_together_are_fenced_together(self):
         fleet = Fleet(1, 2, 3)

@@ -3,7 +3,8 @@
 A controller gives a broker's partitions to others when it has not heard of it for
 `broker.session.timeout.ms`. So each heartbeat that it answers is a lease: for a session from the
 moment when the heartbeat was *sent*, less a margin for clocks that do not run alike. Who is cut off
-stops before another can have begun. A node that is the only voter is never cut off from itself.
+stops before another can have begun. What a controller answers to its own broker is good for less
+(`cluster/sessions.py`). A node that is the only voter is never cut off from itself.
 """
 
 from __future__ import annotations
@@ -49,9 +50,9 @@ class Lease:
         self._timer: asyncio.TimerHandle | None = None
         self.is_held = not is_needed()
 
-    def extend(self, sent_s: float) -> None:
+    def extend(self, sent_s: float, share: float = 1.0) -> None:
         """A heartbeat that was sent then is answered, and the broker is not fenced."""
-        self._until_s = max(self._until_s, sent_s + self._seconds)
+        self._until_s = max(self._until_s, sent_s + self._seconds * share)
         left_s = self._until_s - self._clock.steady_s()
         if left_s <= 0:
             return

@@ -17,6 +17,7 @@ from ottla.cluster.directories import lies_offline
 from ottla.cluster.features import SUPPORTED
 from ottla.cluster.image import NO_BROKER_EPOCH
 from ottla.cluster.registrations import place
+from ottla.cluster.sessions import OWN_SHARE
 from ottla.config import BrokerConfig
 from ottla.errors import (
     BrokerNotRegistered,
@@ -37,6 +38,7 @@ from ottla.wire.messages.broker_registration import (
     Feature,
     Listener,
 )
+from ottla.wire.schema import Message
 
 if TYPE_CHECKING:
     from ottla.broker.control.metadata import Change, MetadataCache
@@ -64,6 +66,7 @@ _REFUSALS: Final[Mapping[type[OttlaError], str]] = {
     ),
 }
 HEARTBEATS_PER_SESSION: Final = 4
+HEARTBEATS_PER_LEASE: Final = 2
 FEATURES: Final = [Feature(name, *levels) for name, levels in SUPPORTED.items()]
 
 
@@ -90,13 +93,20 @@ class Lifecycle:
         self._clock = clock
         self._lease = lease
         self._timeout_s = config.request_timeout_ms / 1000
-        self._interval_s = config.broker_heartbeat_interval_ms / 1000
+        session_s = config.broker_session_timeout_ms / 1000
+        # As often as even the shortest lease needs.
+        self._interval_s = min(
+            config.broker_heartbeat_interval_ms / 1000,
+            session_s * OWN_SHARE / HEARTBEATS_PER_LEASE,
+        )
         # A heartbeat that is lost is followed by others before the session ends.
-        self._answer_s = config.broker_session_timeout_ms / 1000 / HEARTBEATS_PER_SESSION
+        self._answer_s = session_s / HEARTBEATS_PER_SESSION
         self._offline: list[bytes] = []
         self._news = asyncio.Event()
         self._is_aside = False
         self._has_to_tell = asyncio.Event()
+        # The last heartbeat that the controller in this process was asked to answer.
+        self._asked_here: Message | None = None
         self._beating: asyncio.Task[None] | None = None
         self._request = BrokerRegistrationRequest()
         self.epoch = NO_BROKER_EPOCH
@@ -226,8 +236,13 @@ class Lifecycle:
         if reply.is_fenced or self._is_aside:
             self._lease.lose()
         else:
-            self._lease.extend(sent_s)
+            self._lease.extend(sent_s, OWN_SHARE if request is self._asked_here else 1.0)
         return reply
+
+    def asked_here(self, request: Message) -> None:
+        """The controller is in this process, and is about to answer."""
+        if isinstance(request, BrokerHeartbeatRequest):
+            self._asked_here = request
 
     async def take_offline(self, directory_id: bytes) -> None:
         """A directory's disk has failed. The controller is told with each heartbeat from now on."""
