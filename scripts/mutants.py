@@ -161,6 +161,38 @@ def _no_way_out(_: Any) -> Any:
     return mutant
 
 
+def _rest_left_out(complete: Any) -> Any:
+    def mutant(self: Any, contents: Any, **options: Any) -> None:
+        add, self.add = self.add, lambda *arguments: 0
+        try:
+            complete(self, contents, **options)
+        finally:
+            self.add = add
+
+    return mutant
+
+
+def _promoted_unsynced(_: Any) -> Any:
+    def mutant(self: Any, path: str, partition: Any) -> None:
+        self._disk.rename(path, self.partition_path(partition))
+
+    return mutant
+
+
+def _copied_unsynced(complete: Any) -> Any:
+    def mutant(self: Any, contents: Any, **options: Any) -> None:
+        disk = self._disk
+        with patch.object(disk, "sync_many", lambda *arguments: False):
+            complete(self, contents, **options)
+
+    return mutant
+
+
+async def _unsaved(self: Any, partition: Any, store: Any) -> None:
+    """The directory is not told how to open what comes."""
+
+
+MOVES, COPY = "ottla.log.directory:DataDirectory", "ottla.log.copying:LogCopy"
 DISK, FILE = "ottla.testing.memory_disk:MemoryDisk", "ottla.testing.memory_disk:MemoryFile"
 MUTANTS = (
     Mutant(
@@ -241,6 +273,31 @@ MUTANTS = (
         "a topic's id whose sync failed is not written again",
         "failed-syncs",
         replaced("ottla.broker.storage.partition_files:Home.doubt", _nothing),
+    ),
+    Mutant(
+        "a copy in another directory takes over before it has everything",
+        "moved",
+        replaced(f"{COPY}.complete", _rest_left_out),
+    ),
+    Mutant(
+        "a copy in another directory takes over unsynced",
+        "moved",
+        replaced(f"{COPY}.complete", _copied_unsynced),
+    ),
+    Mutant(
+        "a copy's new name is not synced before the old directory goes",
+        "moved",
+        replaced(f"{MOVES}.promote", _promoted_unsynced),
+    ),
+    Mutant(
+        "of two directories the one that has moved does not count",
+        "moved",
+        replaced(f"{MOVES}.has_moved_here", lambda _: lambda *arguments: False),
+    ),
+    Mutant(
+        "a new directory does not know where its log begins",
+        "moved",
+        replaced("ottla.broker.storage.checkpoints:Checkpoints.save_arrival", lambda _: _unsaved),
     ),
     Mutant(
         "syncfs does nothing",

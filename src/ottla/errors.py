@@ -212,6 +212,14 @@ class UnsupportedVersion(OttlaError): ...
 class NotController(OttlaError): ...
 
 
+class LogDirNotFound(OttlaError):
+    """The node has no data directory of this path."""
+
+
+class ReplicaNotAvailable(OttlaError):
+    """The node has no replica of the partition."""
+
+
 class InvalidTopicName(OttlaError): ...
 
 
@@ -335,6 +343,8 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     InvalidProducerEpoch: ErrorCode.INVALID_PRODUCER_EPOCH,
     InvalidTransactionState: ErrorCode.INVALID_TXN_STATE,
     StorageFailed: ErrorCode.KAFKA_STORAGE_ERROR,
+    LogDirNotFound: ErrorCode.LOG_DIR_NOT_FOUND,
+    ReplicaNotAvailable: ErrorCode.REPLICA_NOT_AVAILABLE,
     OSError: ErrorCode.KAFKA_STORAGE_ERROR,
     InvalidRequest: ErrorCode.INVALID_REQUEST,
     UnsupportedVersion: ErrorCode.UNSUPPORTED_VERSION,

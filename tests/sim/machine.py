@@ -30,6 +30,7 @@ HASTE = {
     "ottla.broker.storage.partitions": {"PROBE_PAUSE_S": 0.02},
     "ottla.broker.control.runtime": {"LOAD_PAUSE_S": 0.02},
     "ottla.broker.storage.departures": {"RETRY_PAUSE_S": 0.05},
+    "ottla.broker.storage.directory_moves": {"RETRY_S": 0.01, "TELL_S": 0.02},
 }
 
 

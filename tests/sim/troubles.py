@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import threading
 
 from ottla.testing.disks import MemoryDisk
+from ottla.wire.messages.alter_replica_log_dirs import (
+    AlterReplicaLogDir,
+    AlterReplicaLogDirsRequest,
+    AlterReplicaLogDirTopic,
+)
+from sim.caller import Caller, Gone
 from sim.life import Life
 from sim.machine import Machine
 
@@ -142,6 +149,35 @@ class Held(Life):
         timer.start()
 
 
+class Moved(Life):
+    """Partitions move from one directory to the other and back, all the time."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__(seed, log_dirs="/disks/a,/disks/b,/disks/c")
+        self.directories = ["/disks/a", "/disks/b", "/disks/c"]
+        self._moving: asyncio.Task[None] | None = None
+
+    def make_trouble(self, machine: Machine) -> None:
+        # The task is kept, or it might end half-way; with the machine it goes.
+        self._moving = asyncio.get_running_loop().create_task(self._move_on(machine))
+
+    async def _move_on(self, machine: Machine) -> None:
+        random = self.random
+        try:
+            caller = await Caller.connect(machine.disk, machine.address)
+            while not machine.off.is_set():
+                names = [p for n in self.history.names.values() for p in n.partitions]
+                topics = [
+                    AlterReplicaLogDirTopic(each.topic, [each.index])
+                    for each in random.sample(names, min(len(names), 3))
+                ]
+                wanted = AlterReplicaLogDir(random.choice(self.directories), topics)
+                await caller.ask(AlterReplicaLogDirsRequest(dirs=[wanted]), 2)
+                await asyncio.sleep(random.choice((0.0, 0.005, 0.02)))
+        except Gone:
+            return
+
+
 LIVES: dict[str, type[Life]] = {
     "cut": Life,
     "cached": CachedByDefault,
@@ -150,4 +186,5 @@ LIVES: dict[str, type[Life]] = {
     "failed-syncs": FailedSyncs,
     "lost-directory": LostDirectory,
     "held": Held,
+    "moved": Moved,
 }

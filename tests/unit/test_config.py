@@ -364,6 +364,7 @@ DYNAMIC_IN_KAFKA = {
     "num.network.threads",
     "num.recovery.threads.per.data.dir",
     "producer.id.expiration.ms",
+    "replica.alter.log.dirs.io.max.bytes.per.second",
 }
 # Kafka without ZooKeeper refuses to change what a broker advertises; the sockets of ours stay too.
 FIXED_AT_START = {"advertised.listeners", "listeners", "listener.security.protocol.map"}

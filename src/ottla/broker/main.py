@@ -52,6 +52,7 @@ from ottla.broker.storage.closing import close_partitions, leave_clean_markers
 from ottla.broker.storage.compaction import Compactor
 from ottla.broker.storage.compaction_helper import CompactionHelper
 from ottla.broker.storage.departures import Departures
+from ottla.broker.storage.directory_moves import DirectoryMoves
 from ottla.broker.storage.disk import RealDisk
 from ottla.broker.storage.flusher import Flusher, stalled_bytes_max
 from ottla.broker.storage.opening import Opening
@@ -172,6 +173,7 @@ class Broker:
         self._follower.open_all()
         recovery_s = self._clock.steady_s() - opening_s
         self._stores.measure()
+        self._directory_moves.resume()
         self._metadata.on_change(self._follower.follow)
         self._metadata.on_change(self._replication.see)
         self._metadata.on_change(self._follow_settings)
@@ -355,6 +357,21 @@ class Broker:
             self._membership.reports.places,
             self._replication.followers.role_changed,
             lambda: self._membership.lease.is_held,
+            lambda name: self._directory_moves.take_preference(name),
+        )
+        self._directory_moves = DirectoryMoves(
+            self._loop,
+            self._disk,
+            self._random,
+            self._stores,
+            self._partitions,
+            self._checkpoints,
+            self._shortener,
+            self._departures,
+            self._replication.throttles.directories,
+            self._follower.tell_places,
+            self._follower.is_told,
+            self.config.log_dir_stall_timeout_ms / 1000,
         )
 
     def _look_before_requests(self) -> None:
@@ -393,6 +410,7 @@ class Broker:
             partitions=self._partitions,
             shortener=self._shortener,
             truncation=self._truncation,
+            directory_moves=self._directory_moves,
             fetch_sessions=FetchSessions(
                 self._clock,
                 self._random,
@@ -508,6 +526,7 @@ class Broker:
         if self._http_door is not None:
             self._http.close()
         await self.housekeeping.chores.stop()
+        await self._directory_moves.stop()
         await self._replication.stop()
         await self._snapshots.finish()
         await self._services.shortener.close()

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ottla.broker.network.router import Router
     from ottla.broker.network.waiting import Deadlines, Parking
     from ottla.broker.replication.throttles import Throttles
+    from ottla.broker.storage.directory_moves import DirectoryMoves
     from ottla.broker.storage.opening import Opening
     from ottla.broker.storage.partition import Partition
     from ottla.broker.storage.partitions import Partitions
@@ -56,6 +57,7 @@ class Services:
     partitions: Partitions
     shortener: Shortener
     truncation: Truncation
+    directory_moves: DirectoryMoves
     fetch_sessions: FetchSessions
     deadlines: Deadlines
     parking: Parking

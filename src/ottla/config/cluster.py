@@ -171,6 +171,13 @@ class ClusterSettings(Settings):
         at_least(0),
         dynamic=True,
     )
+    replica_alter_log_dirs_io_max_bytes_per_second: Long = setting(
+        LONG_MAX,
+        "How many bytes per second this broker copies for replicas that move from one of its data "
+        "directories to another.",
+        at_least(1),
+        dynamic=True,
+    )
     replica_lag_time_max_ms: Long = setting(
         30_000,
         "For how long a replica may lack what its leader has before it is not in sync any "

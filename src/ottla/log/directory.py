@@ -7,12 +7,15 @@ meta.properties           Kafka's: version, cluster.id, node.id, directory.id; a
 topic-N/                  a partition, with its topic's id in partition.metadata
 topic-N.<hex>-delete/     a partition that is being removed
 topic-N.<hex>-stray/      a partition that the metadata did not know at a start; a person decides
+topic-N.<hex>-future/     a copy of a partition that moves here from another directory of its node
+topic-N/ottla-moved       there until the directory that it has come from is gone: this one counts
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import errno
 import json
 import os
 from collections.abc import Mapping
@@ -32,6 +35,8 @@ CLEAN_MARKER: Final = ".kafka_cleanshutdown"
 LOCK: Final = ".lock"
 DELETE_SUFFIX: Final = "-delete"
 STRAY_SUFFIX: Final = "-stray"
+FUTURE_SUFFIX: Final = "-future"
+MOVED: Final = "ottla-moved"
 NAME_CHARS_MAX: Final = 255
 
 META_VERSION: Final = 1
@@ -46,6 +51,10 @@ class DataDirectoryInUse(OttlaError):
 
 class IncompatibleDataDirectory(OttlaError):
     """Written by a newer version, or not a data directory."""
+
+
+class NotPromoted(OSError):
+    """A copy has not become the partition's own directory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +170,9 @@ class DataDirectory:
 
     def lay_out(self, partition: TopicPartition, topic_id: bytes) -> None:
         """The directory with its topic's id, not durable yet."""
-        path = self.partition_path(partition)
+        self._lay_out(self.partition_path(partition), topic_id)
+
+    def _lay_out(self, path: str, topic_id: bytes) -> None:
         self._disk.make_directory(path)
         file = self._disk.open(f"{path}/{PARTITION_METADATA}", create=True)
         try:
@@ -174,7 +185,9 @@ class DataDirectory:
 
         It writes nothing: by now the name may belong to another topic.
         """
-        path = self.partition_path(partition)
+        self._settle(self.partition_path(partition))
+
+    def _settle(self, path: str) -> None:
         try:
             file = self._disk.open(f"{path}/{PARTITION_METADATA}")
             try:
@@ -188,7 +201,10 @@ class DataDirectory:
 
     def read_topic_id(self, partition: TopicPartition) -> bytes | None:
         """None when a crash came before the file was whole."""
-        path = f"{self.partition_path(partition)}/{PARTITION_METADATA}"
+        return self.read_id_in(self.partition_path(partition))
+
+    def read_id_in(self, directory: str) -> bytes | None:
+        path = f"{directory}/{PARTITION_METADATA}"
         try:
             lines = self._disk.read_file(path).decode().splitlines()
             fields = dict(line.split(": ", 1) for line in lines)
@@ -212,6 +228,58 @@ class DataDirectory:
     def set_stray_aside(self, partition: TopicPartition, unique: bytes) -> str:
         """Gives its name free; nothing of it is lost."""
         return self._rename(partition, f"{unique.hex()}{STRAY_SUFFIX}")
+
+    # ------------------------------------------------------- partitions that move between disks
+
+    def lay_out_future(self, partition: TopicPartition, topic_id: bytes, unique: bytes) -> str:
+        """Blocking: an empty copy, durable, so that a start knows of the move."""
+        path = f"{self.path}/{future_name(partition, unique)}"
+        self._lay_out(path, topic_id)
+        self._settle(path)
+        return path
+
+    def futures(self) -> list[tuple[TopicPartition, str]]:
+        """The copies that are under way here, and their directories."""
+        found = []
+        for name in self._disk.list(self.path):
+            partition = parse_partition(name.removesuffix(FUTURE_SUFFIX).rpartition(".")[0])
+            if name.endswith(FUTURE_SUFFIX) and partition is not None:
+                found.append((partition, f"{self.path}/{name}"))
+        return found
+
+    def doom_future(self, path: str) -> str:
+        """Blocking: no start takes it for a move any more; the caller removes what is returned."""
+        doomed = path.removesuffix(FUTURE_SUFFIX) + DELETE_SUFFIX
+        self._disk.rename(path, doomed)
+        self._disk.sync_directory(self.path)
+        return doomed
+
+    def promote(self, path: str, partition: TopicPartition) -> None:
+        """Blocking: the copy is the partition's own directory from here on.
+
+        NotPromoted when nothing has happened; after any other error nobody knows what a start
+        would find.
+        """
+        target = self.partition_path(partition)
+        if self._disk.exists(target):
+            raise NotPromoted(errno.EEXIST, "is in the way of a copy", target)
+        try:
+            self._disk.rename(path, target)
+        except OSError as error:
+            if self._disk.exists(target):
+                raise
+            raise NotPromoted(error.errno, error.strerror, path) from error
+        self._disk.sync_directory(self.path)
+
+    def has_moved_here(self, partition: TopicPartition) -> bool:
+        """Whether it was copied from another directory, which may still be there."""
+        return self._disk.exists(f"{self.partition_path(partition)}/{MOVED}")
+
+    def forget_move(self, partition: TopicPartition) -> None:
+        """Blocking: the directory that it has come from is gone, durably."""
+        path = self.partition_path(partition)
+        self._disk.remove(f"{path}/{MOVED}")
+        self._disk.sync_directory(path)
 
     def _rename(self, partition: TopicPartition, ending: str) -> str:
         suffix = f"-{partition.partition}.{ending}"
@@ -241,6 +309,10 @@ def parse_partition(name: str) -> TopicPartition | None:
     if not topic or not digits.isdecimal() or not digits.isascii():
         return None
     return TopicPartition(topic, int(digits))
+
+
+def future_name(partition: TopicPartition, unique: bytes) -> str:
+    return f"{partition}.{unique.hex()}{FUTURE_SUFFIX}"
 
 
 def _partition_metadata(topic_id: bytes) -> bytes:

@@ -60,6 +60,7 @@ class Log(LogView):
         "_rolls",
         "_unsynced",
         "_writing",
+        "cuts",
         "fenced",
         "synced",
         "written",
@@ -80,6 +81,8 @@ class Log(LogView):
         self._unsynced = Unsynced(handles, directory)
         self._is_closed = False
         self._is_doubtful = False
+        # How often its end was cut off, so that other bytes may be where some were.
+        self.cuts = 0
         self._recovery_point = loaded.recovery_point
         self._progress = Progress(self.directory)
 
@@ -528,6 +531,7 @@ class Log(LogView):
         """What is cut off is promised no more: where the disk fails, `reopen` completes it."""
         site, chain, offset = self._site(now_ms), self._chain, cut.offset
         self.end_offset = offset
+        self.cuts += 1
         self.written = self.synced = LogPosition(offset, cut.segment.base_offset, cut.size)
         self._reader.forget()
         self._progress = Progress(self.directory)

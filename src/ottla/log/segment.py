@@ -150,6 +150,13 @@ class Segment:
     def handles(self) -> Sequence[Handle]:
         return [h for h in (self.handle, self._offset_handle, self._time_handle) if h is not None]
 
+    def relocate(self, directory: str) -> Sequence[Handle]:
+        """Its files lie there from now on; returns the handles of the old ones."""
+        old = self.handles()
+        self.handle = Handle(path_of(directory, self.base_offset, LOG))
+        self._offset_handle = self._time_handle = None
+        return old
+
     def waited_ms(self, now_ms: int, timestamp: int) -> int:
         """How old the segment is, measured as Kafka does: by the first batch's own clock."""
         first = NO_TIMESTAMP if self.indexes is None else self.indexes.first_timestamp

@@ -28,8 +28,8 @@ class Cluster:
 
     Each is broker and controller. With `controllers` they are brokers alone, and so many nodes
     with the numbers after theirs are the controllers. Settings are Kafka's names with their
-    values, for all nodes; with `racks`, node N stands in the Nth of them. Without `data_dir` the
-    data goes when the cluster is closed.
+    values, for all nodes; with `racks`, node N stands in the Nth of them, and with `disks` each has
+    so many data directories. Without `data_dir` the data goes when the cluster is closed.
     """
 
     def __init__(
@@ -39,12 +39,14 @@ class Cluster:
         nodes: int = NODES,
         controllers: int = 0,
         racks: Sequence[str] = (),
+        disks: int = 1,
         data_dir: str | Path | None = None,
     ) -> None:
         self._settings = dict(settings or {})
         self._count = nodes
         self._controllers = controllers
         self._racks = dict(enumerate(racks, start=1))
+        self._disks = disks
         self._data_dir = None if data_dir is None else Path(data_dir)
         self._own_dir: Path | None = None
         self.nodes: dict[int, Broker] = {}
@@ -94,6 +96,9 @@ class Cluster:
             if node_id in self._racks:
                 settings["broker.rack"] = self._racks[node_id]
             directory = self._data_dir / f"{NODE_PREFIX}{node_id}"
+            if self._disks > 1:
+                further = [f"{directory}-disk-{number}" for number in range(2, self._disks + 1)]
+                settings["log.dirs"] = ",".join([str(directory), *further])
             where = 0 if "listeners" in settings else port
             self.nodes[node_id] = Broker(
                 settings,

@@ -110,6 +110,7 @@ class House:
             lambda assignments: None,
             lambda partition: None,
             lambda: True,
+            lambda name: None,
         )
         self.follower.open_all()
         self.metadata.on_change(self.follower.follow)

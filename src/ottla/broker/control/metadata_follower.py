@@ -48,6 +48,7 @@ class MetadataFollower:
         on_placed: Callable[[list[Assignment]], None],
         on_role: Callable[[Partition], None],
         may_lead: Callable[[], bool],
+        preferred_store: Callable[[TopicPartition], Store | None],
     ) -> None:
         self._node_id = node_id
         self._clock = clock
@@ -60,6 +61,7 @@ class MetadataFollower:
         self._on_placed = on_placed
         self._on_role = on_role
         self._may_lead = may_lead
+        self._preferred_store = preferred_store
 
     def open_all(self) -> None:
         """At start, blocking: opens the log of every partition that has a replica here."""
@@ -89,7 +91,7 @@ class MetadataFollower:
                 has_id = wanted.name in with_id
                 self._add(self._opener.open(wanted, store, known, has_id=has_id), image)
         self._opener.sync_found(self._stores.online())
-        self._tell_places(self._partitions)
+        self.tell_places(self._partitions)
 
     def _add(self, partition: Partition, image: PartitionImage) -> None:
         self._take_role(partition, image)
@@ -161,10 +163,10 @@ class MetadataFollower:
                 continue
             directory_id = directory_of(image, self._node_id)
             store = self._stores.with_id(directory_id) if directory_id is not None else None
-            if store is None:
-                store = placement.choose()
-            self._add(self._opener.new(self._wanted(topic, index), store), image)
-        self._tell_places((self._partitions.in_topic(topic.name) or NO_PARTITIONS).values())
+            wanted = self._wanted(topic, index)
+            store = store or self._preferred_store(wanted.name) or placement.choose()
+            self._add(self._opener.new(wanted, store), image)
+        self.tell_places((self._partitions.in_topic(topic.name) or NO_PARTITIONS).values())
 
     def _change(self, topic: TopicImage, index: int) -> None:
         """Leader, epoch or replicas of a partition are others: it may even come, or go."""
@@ -189,17 +191,22 @@ class MetadataFollower:
             return False
         return may_begin_anew(image, self._node_id)
 
-    def _tell_places(self, partitions: Iterable[Partition]) -> None:
+    def tell_places(self, partitions: Iterable[Partition]) -> None:
         """The metadata is to know where each partition lies, if it does not yet (KIP-858)."""
-        topics = self._metadata.image.topics_by_id
-        news: list[Assignment] = []
-        for partition in partitions:
-            store = self._stores.of(partition)
-            image = topics[partition.topic_id].partitions[partition.index]
-            if store.directory_id and directory_of(image, self._node_id) != store.directory_id:
-                news.append((partition.topic_id, partition.index, store.directory_id))
+        news: list[Assignment] = [
+            (partition.topic_id, partition.index, self._stores.of(partition).directory_id)
+            for partition in partitions
+            if not self.is_told(partition)
+        ]
         if news:
             self._on_placed(news)
+
+    def is_told(self, partition: Partition) -> bool:
+        """Whether the metadata knows where it lies; or it lies nowhere."""
+        directory_id = self._stores.of(partition).directory_id
+        topic = self._metadata.image.topics_by_id[partition.topic_id]
+        known = directory_of(topic.partitions[partition.index], self._node_id)
+        return not directory_id or known == directory_id
 
     def _configure(self, topic: str) -> None:
         config = self._metadata.topic_config(topic)

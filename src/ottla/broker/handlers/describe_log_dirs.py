@@ -1,8 +1,8 @@
 """DescribeLogDirs, versions 1 to 4: what the data directories hold, and their room (KIP-827).
 
 A directory that is offline is told by its error, with nothing in it. The room is asked of the disk
-anew, in a thread; one that does not answer in time is told as it was last seen. Left out: future
-replicas, since replicas are not moved between directories.
+anew, in a thread; one that does not answer in time is told as it was last seen. A replica that
+moves between directories is in both: the copy is the future one, with the offsets that it lacks.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ def _topics_in(
     services: Services, store: Store, wanted: Mapping[str, set[int]] | None
 ) -> list[DescribeLogDirsTopic]:
     topics = []
+    futures = services.directory_moves.into(store)
     for name, partitions in services.partitions.by_topic().items():
         if wanted is not None and name not in wanted:
             continue
@@ -70,6 +71,12 @@ def _topics_in(
             DescribeLogDirsPartition(index, partition.size_bytes)
             for index, partition in partitions.items()
             if partition.data is store.data and (wanted is None or index in wanted[name])
+        ]
+        described += [
+            DescribeLogDirsPartition(move.partition.index, move.byte_count, move.lag, True)
+            for move in futures
+            if move.partition.name.topic == name
+            and (wanted is None or move.partition.index in wanted[name])
         ]
         if described:
             topics.append(DescribeLogDirsTopic(name, described))

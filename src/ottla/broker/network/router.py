@@ -58,6 +58,7 @@ class ApiKey(IntEnum):
     OFFSET_FOR_LEADER_EPOCH = 23
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
+    ALTER_REPLICA_LOG_DIRS = 34
     DESCRIBE_LOG_DIRS = 35
     CREATE_PARTITIONS = 37
     DELETE_GROUPS = 42
@@ -146,6 +147,7 @@ APIS: Final[dict[int, Api]] = {
         Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, 4),
         Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, 4, by_all=True),
         Api(ApiKey.ALTER_CONFIGS, 0, 2, 2, by_controller=True),
+        Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, 2),
         Api(ApiKey.DESCRIBE_LOG_DIRS, 1, 4, 2),
         Api(ApiKey.CREATE_PARTITIONS, 0, 3, 2, by_controller=True),
         Api(ApiKey.DELETE_GROUPS, 0, 2, 2),

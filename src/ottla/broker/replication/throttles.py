@@ -67,6 +67,11 @@ class Throttles:
         self.follower = ByteRate(
             clock, lambda: metadata.broker_config.follower_replication_throttled_rate
         )
+        # Of copies from one data directory of this node to another.
+        self.directories = ByteRate(
+            clock,
+            lambda: metadata.broker_config.replica_alter_log_dirs_io_max_bytes_per_second,
+        )
 
     def pause_s(self, partition: Partition) -> float:
         """How long this copy of a partition has to wait before it asks for more."""

@@ -63,6 +63,8 @@ class Checkpoints:
         self._expiring: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._is_stopped = False
+        # Those that are about to lie in another directory, which has to know of them before.
+        self._arriving: dict[Partition, Store] = {}
         repairs.on_fenced = self._reopen_soon
 
     def start(self) -> None:
@@ -172,13 +174,27 @@ class Checkpoints:
             if store.is_online:
                 await self._save(store, START_OFFSETS)
 
+    async def save_arrival(self, partition: Partition, store: Store) -> None:
+        """Returns when the directory knows how to open its log, which will lie there; until
+        `arrived` it does not forget that.
+        """
+        self._arriving[partition] = store
+        for kind in (RECOVERY_POINTS, START_OFFSETS, HIGH_WATERMARKS):
+            await self._save(store, kind)
+
+    def arrived(self, partition: Partition) -> None:
+        """It lies there; or nothing comes of it."""
+        self._arriving.pop(partition, None)
+
     def write_all(self, store: Store) -> None:
         """Blocking, when its logs are closed."""
         for kind in _KINDS:
             self._write(store, kind, self._partitions.in_store(store))
 
     async def _save(self, store: Store, kind: str) -> None:
-        save = partial(self._write, store, kind, self._partitions.in_store(store))
+        arriving = [each for each, target in self._arriving.items() if target is store]
+        partitions = [*self._partitions.in_store(store), *arriving]
+        save = partial(self._write, store, kind, partitions)
         async with store.saving:
             # Where a log begins has to be written for anything to be deleted.
             await store.run(*((store.with_reserve, save) if kind == START_OFFSETS else (save,)))

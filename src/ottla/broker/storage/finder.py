@@ -8,6 +8,9 @@ away from here, a crash came between that and the removal of its files, and they
 A directory may also have lost its topic's id. A crash takes that only before anything in it is
 acknowledged, so that a deleted namesake's may lie there as well: it is a stray, too, unless a clean
 stop or a checkpoint vouches for it. Where it has no segment either, there is nothing to keep.
+
+A crash may also come between the two steps of a move from one directory to another. Then both have
+all there was, and the one it has moved to says so (`directory_moves.py`): the other is removed.
 """
 
 from __future__ import annotations
@@ -69,8 +72,12 @@ class Finder:
             for name, has_id in (ask(store, partial(self._look_in, store)) or {}).items():
                 other = found.places.get(name)
                 if other is not None:
-                    loser = self._loser(name, (other, name in found.with_id), (store, has_id))
-                    self._set_aside([(loser.data, name, None)])
+                    loser = left_behind(name, other, store)
+                    if loser is not None:
+                        self._departures.begin([(loser.data, name, None)])
+                    else:
+                        loser = self._loser(name, (other, name in found.with_id), (store, has_id))
+                        self._set_aside([(loser.data, name, None)])
                     if loser is store:
                         continue
                 found.places[name] = store
@@ -134,6 +141,14 @@ class Finder:
         if self._strays > STRAYS_TOLD_MAX:
             more = self._strays - STRAYS_TOLD_MAX
             logger.warning("%d more directories are not in the metadata, kept as -stray", more)
+
+
+def left_behind(name: TopicPartition, one: Store, other: Store) -> Store | None:
+    """Of two directories of one name, the one from which the partition has moved to the other."""
+    moved = [store for store in (one, other) if store.data.has_moved_here(name)]
+    if len(moved) != 1:
+        return None
+    return other if moved[0] is one else one
 
 
 def stranger_of(

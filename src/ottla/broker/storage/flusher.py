@@ -217,9 +217,26 @@ class Flusher:
         self._unsynced_bytes -= self._dirty.pop(partition, 0)
         self._overdue.pop(partition, None)
 
+    def let_go(self, partition: PartitionWrites) -> None:
+        """The partition is another flusher's from now on, with all that it has queued."""
+        self.forget(partition)
+        self._held.pop(partition, None)
+        self._queued = [queued for queued in self._queued if queued is not partition]
+        self._weigh()
+
     def want_sync(self, partition: PartitionWrites) -> None:
         self._dirty.setdefault(partition, 0)
         self._begin_sync()
+
+    def go_on_with(self, partition: PartitionWrites) -> None:
+        """It may be written to again: what has come meanwhile does not wait for another's turn."""
+        self._outbox.cork()
+        try:
+            self.want_sync(partition)
+            self._write_held()
+        finally:
+            self._outbox.uncork()
+        self._weigh()
 
     # --------------------------------------------------------------------------------- writing
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
-from contextlib import suppress
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Sequence
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from ottla.broker.storage.opening import Opened, check_keys
 from ottla.broker.storage.partition_files import Home
 from ottla.broker.storage.partition_replica import PartitionReplica
+from ottla.broker.storage.waiters import told
 from ottla.config import TopicConfig
 from ottla.errors import (
     CorruptBatch,
@@ -25,10 +27,12 @@ from ottla.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
+from ottla.log.copying import Contents, contents_of
 from ottla.log.corruption import Corruption
 from ottla.log.inspection.scrub import Stretch, is_still_there, stretch_from
 from ottla.log.log import Appended, Log, LogConfig, LogPosition
 from ottla.log.lookup import GoThrough, Moment
+from ottla.log.relocation import relocated
 from ottla.log.segment import Segment
 from ottla.log.values import NO_TIMESTAMP
 from ottla.types import (
@@ -359,6 +363,46 @@ class Partition(PartitionReplica):
     def set_aside(self, segments: Sequence[Segment]) -> list[str]:
         """Blocking: renames files of segments that have left; returns what is to be removed."""
         return self._log.set_aside(segments)
+
+    # ------------------------------------------------------------- moving to another directory
+
+    def contents(self) -> Contents:
+        """What of its log is written, for a copy of it."""
+        return contents_of(self._log)
+
+    @asynccontextmanager
+    async def pausing(self, quiet_s_max: float) -> AsyncIterator[None]:
+        """In here nobody writes to its files, and nobody syncs them. What is appended waits, and
+        reads go on. TimeoutError where the disk does not come to rest.
+        """
+        self._is_paused = True
+        try:
+            async with asyncio.timeout(quiet_s_max):
+                while not self.is_quiet:
+                    if self._log.fenced or self.is_retired:
+                        raise StorageFailed(f"{self.name} takes no more writes")
+                    await told(self.when_quiet)
+            self._is_cut_under_way = True
+            yield
+        finally:
+            self._is_paused = self._is_cut_under_way = False
+            self._tell_not_busy()
+            if self._queued_bytes:
+                self._queue()
+            self.flusher.go_on_with(self)
+
+    def move_to(self, home: Home, flusher: Flusher) -> Callable[[], None]:
+        """While `pausing`: its files are there by now, all of them synced. What is returned closes
+        the old ones, and blocks.
+        """
+        assert self._is_cut_under_way, f"{self.name} moves while it is written to"
+        self.flusher.let_go(self)
+        self._log, close_files = relocated(self._log, home.data.partition_path(self.name))
+        self._home, self.flusher = home, flusher
+        self._is_queued = False
+        self._failure = None
+        self._became_durable(self._log.synced)
+        return close_files
 
     # ----------------------------------------------------------------------- checks of its files
 

@@ -53,8 +53,10 @@ class PartitionLook:
         return self._log.youngest_ms(self.segments[at])
 
     def is_current(self) -> bool:
-        """False when the log was opened again, or the partition is gone."""
-        return self.partition._log is self._log and not self.partition.is_retired
+        """False when the log was opened again or moves just now, or the partition is gone."""
+        partition = self.partition
+        is_same = partition._log is self._log and not partition.is_being_cut
+        return is_same and not partition.is_retired
 
     def is_up_to_date(self) -> bool:
         """False when the settings it was judged by, or the log, are others by now."""

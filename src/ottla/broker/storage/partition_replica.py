@@ -114,7 +114,7 @@ class PartitionReplica(PartitionWrites):
         Whoever waits under an earlier epoch is told to ask the leader. That may be this node again,
         and what they sent may be in the log: they send it once more.
         """
-        if self._is_cut_under_way:
+        if self._is_cut_under_way and not self._is_paused:
             self._lead_after_cut = (epoch, replicas, isr, partition_epoch, now_ms)
             return
         assert epoch >= self.leader_epoch, f"{self.name}: leader epoch {epoch} is a past one"

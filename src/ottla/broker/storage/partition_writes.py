@@ -47,6 +47,7 @@ class PartitionWrites:
         "_failure",
         "_home",
         "_is_cut_under_way",
+        "_is_paused",
         "_is_queued",
         "_is_reopening",
         "_log",
@@ -82,6 +83,7 @@ class PartitionWrites:
         self._when_quiet: list[Callable[[], None]] = []
         self._is_reopening = False
         self._is_cut_under_way = False
+        self._is_paused = False
         self._is_queued = False
         self._queued_bytes = 0
         self._syncing_to = 0
@@ -230,8 +232,8 @@ class PartitionWrites:
 
     @property
     def is_being_written(self) -> bool:
-        """A thread writes to its files just now, or cuts them."""
-        return self._write is not None or self._is_cut_under_way
+        """A thread writes to its files just now, or cuts them; or nobody may."""
+        return self._write is not None or self._is_cut_under_way or self._is_paused
 
     @property
     def is_busy(self) -> bool:
@@ -280,7 +282,7 @@ class PartitionWrites:
         """All that is queued, for a thread; None when nothing is to be written."""
         writing = None
         self._is_queued = False
-        if self._is_cut_under_way:
+        if self._is_cut_under_way or self._is_paused:
             return None
         if not self._log.fenced and not self.is_retired:
             if self._home.is_taken and self._queued_bytes <= HELD_BYTES_MAX:

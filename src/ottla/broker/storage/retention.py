@@ -75,8 +75,12 @@ class Shortener:
                 failed.update(dict.fromkeys(some, error))
         return failed
 
+    def turn(self, store: Store) -> asyncio.Lock:
+        """Whoever holds it: no log of this directory loses its beginning meanwhile."""
+        return self._turns[store]
+
     async def _shorten(self, store: Store, starts: Mapping[Partition, int]) -> OSError | None:
-        async with self._turns[store]:
+        async with self.turn(store):
             for partition, offset in starts.items():
                 partition.plan_start(offset)
             try:
