@@ -22,7 +22,10 @@ from ottla.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
 )
+from ottla.wire.messages.metadata import MetadataRequest, MetadataRequestTopic
 from ottla.wire.schema import Message
+from raw_client import RawClient
+from scenarios.polling import until
 
 R = TypeVar("R", bound=Message)
 TIMEOUT_S = 30.0
@@ -45,12 +48,21 @@ def ask(cluster: Cluster, request: Message, kind: type[R]) -> R:
 def create(
     cluster: Cluster, topic: str, replicas: Sequence[Sequence[int]], **settings: str
 ) -> None:
-    """A topic whose partitions lie on these nodes."""
+    """A topic whose partitions lie on these nodes, and of which every node has heard."""
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
     config = {name.replace("_", "."): value for name, value in settings.items()}
     assignment = [list(each) for each in replicas]
     new = NewTopic(topic, len(assignment), replica_assignment=assignment, config=config)
     admin.create_topics([new])[topic].result(TIMEOUT_S)
+    for node in cluster.nodes.values():
+        if node.is_running:
+            with RawClient(node.bootstrap) as client:
+                until(lambda: _knows(client, topic), f"a node does not hear of {topic}")
+
+
+def _knows(client: RawClient, topic: str) -> bool:
+    request = MetadataRequest([MetadataRequestTopic(name=topic)], allow_auto_topic_creation=False)
+    return client.ask(request, 12).topics[0].error_code == ErrorCode.NONE
 
 
 def move(cluster: Cluster, topic: str, replicas: Mapping[int, Sequence[int] | None]) -> list[int]:

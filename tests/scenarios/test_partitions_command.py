@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +40,15 @@ class Command:
         out, _ = self("list", *arguments, "--json")
         return [json.loads(line) for line in out.splitlines()]
 
+    def waits_for(
+        self, topic: str, facts: list[Any], fact: Callable[[dict[str, Any]], Any]
+    ) -> None:
+        """Any node is asked, and each hears of a change in its own time."""
+        until(
+            lambda: [fact(row) for row in self.rows(topic)] == facts,
+            f"{topic} does not come to {facts}",
+        )
+
 
 @pytest.fixture
 def command(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> Command:
@@ -66,7 +75,7 @@ def test_topics_move_to_nodes_after_the_plan_was_shown(cluster: Cluster, command
     _, said = command(*told, "--yes")
     assert "is lifted" in said
     assert "No partition is being moved." in said
-    assert all(sorted(row["replicas"]) == [3, 4] for row in command.rows("orders"))
+    command.waits_for("orders", [[3, 4]] * 3, lambda row: sorted(row["replicas"]))
     _, said = command(*told, "--yes")
     assert "All partitions are where they are to be." in said
     check(cluster, "orders", load.reports, 3)
@@ -93,7 +102,7 @@ def test_a_move_is_verified_throttled_anew_and_cancelled(
     _, said = command("reassign", str(plan), "--cancel")
     assert "2 partition(s) are back" in said
     assert "is lifted" in said
-    assert [row["replicas"] for row in command.rows("parcels")] == [[1, 2], [2, 1]]
+    command.waits_for("parcels", [[1, 2], [2, 1]], lambda row: row["replicas"])
     command("reassign", str(plan), "--throttle", "1", "--yes", "--no-wait")
     assert moving(cluster, "parcels") == [0, 1]
     _, said = command("reassign", str(plan), "--throttle", "100M", "--yes")
@@ -112,25 +121,23 @@ def test_a_throttle_that_was_left_behind_is_told_and_removed(
     assert main(["configs", "alter", "--topic", "left", setting, *where]) == 0
     rate = "leader.replication.throttled.rate=5"
     assert main(["configs", "alter", "--broker", "3", rate, *where]) == 0
-    _, said = command("list")
-    assert "left, node 3 still have a throttle" in said
+    until(lambda: "left, node 3 still have a throttle" in command("list")[1], "it is not told")
     _, said = command("reassign", "--verify")
     assert "The throttle of left, node 3 is lifted." in said
-    _, said = command("list")
-    assert "throttle" not in said
+    until(lambda: "throttle" not in command("list")[1], "it is still told")
 
 
 def test_leaders_go_to_their_first_replicas(cluster: Cluster, command: Command) -> None:
     create(cluster, "led", [[1, 2], [2, 1]])
     command("reassign", "--topics", "led", "--to", "1,2", "--yes")
     cluster[1].kill()
-    until(lambda: {row["leader"] for row in command.rows("led")} == {2}, "2 does not take over")
+    command.waits_for("led", [2, 2], lambda row: row["leader"])
     _, said = command("elect-leaders", "led", code=1)
     assert "led-0: " in said
     cluster[1].start()
     until(lambda: all(len(row["in_sync"]) == 2 for row in command.rows("led")), "1 is not back")
     command("elect-leaders", "led")
-    assert [row["leader"] for row in command.rows("led")] == [1, 2]
+    command.waits_for("led", [1, 2], lambda row: row["leader"])
 
 
 @pytest.mark.parametrize(
