@@ -24,6 +24,8 @@ METRICS: Final = ("leaders", "replicas", "bytes", "traffic")
 # What moves bytes comes first: leaders follow from where the replicas are.
 ORDER: Final = (REPLICAS, BYTES, TRAFFIC, LEADERS)
 BAND: Final = 0.10
+# A plan goes a little further, so that what does not fit exactly is still within the band.
+AIM: Final = 0.09
 # Less than this is not worth a move, however large its share may be.
 BYTES_MIN: Final = 1024 * 1024
 TRAFFIC_MIN: Final = 16 * 1024
@@ -86,7 +88,8 @@ def planned(
     changed = set(board.changed())
     if evens:
         _spread_racks(board)
-        _even(board, steps_max)
+        if not board.is_even:
+            _even(board, steps_max)
         _take_back(board)
     else:
         while board.hand_on(LEADERS, changed):
@@ -107,8 +110,7 @@ def skews(nodes: Iterable[Site], partitions: Mapping[Place, Held]) -> dict[str, 
 
 def is_even(nodes: Iterable[Site], partitions: Mapping[Place, Held]) -> bool:
     """Whether every node carries as much as it should, within the band."""
-    board = _Board(nodes, partitions)
-    return board.total_cost() < SAVING_MIN
+    return _Board(nodes, partitions).is_even
 
 
 class _Board:
@@ -137,7 +139,22 @@ class _Board:
                 burden = held.burden(position)
                 totals = [total + part for total, part in zip(totals, burden, strict=True)]
                 self._put(place, node, burden)
-        self._bands = [_band(metric, total, len(self.open)) for metric, total in enumerate(totals)]
+        self._totals = totals
+        self._bands = self._bands_of(AIM)
+
+    def _bands_of(self, width: float) -> list[tuple[float, float, float]]:
+        count = len(self.open)
+        return [_band(metric, total, count, width) for metric, total in enumerate(self._totals)]
+
+    @property
+    def is_even(self) -> bool:
+        """Whether every node carries as much as it should, within the band."""
+        bands = self._bands_of(BAND)
+        return all(
+            lower <= carried <= upper
+            for node in self.open
+            for carried, (lower, upper, _) in zip(self.loads[node], bands, strict=True)
+        )
 
     def _put(self, place: Place, node: int, burden: Burden) -> None:
         if node in self.sites:
@@ -294,13 +311,13 @@ class _Board:
         return True
 
 
-def _band(metric: int, total: float, nodes: int) -> tuple[float, float, float]:
+def _band(metric: int, total: float, nodes: int, width: float) -> tuple[float, float, float]:
     """What a node may carry at least and at most, and the mean."""
     mean = total / max(1, nodes)
     if metric in (LEADERS, REPLICAS):
-        lower, upper = min(mean * (1 - BAND / 2), math.floor(mean)), math.ceil(mean)
-        return lower, max(mean * (1 + BAND / 2), upper), mean or 1.0
-    slack = max(mean * BAND / 2, (BYTES_MIN if metric == BYTES else TRAFFIC_MIN) / 2)
+        lower, upper = min(mean * (1 - width / 2), math.floor(mean)), math.ceil(mean)
+        return lower, max(mean * (1 + width / 2), upper), mean or 1.0
+    slack = max(mean * width / 2, (BYTES_MIN if metric == BYTES else TRAFFIC_MIN) / 2)
     return mean - slack, mean + slack, mean or 1.0
 
 
