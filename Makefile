@@ -41,7 +41,7 @@ $(STAMP): $(CORE)
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
 	@touch $@
 
-system: ## kcat, PostgreSQL, nftables and promtool from the system's packages, where that is possible
+system: ## kcat, PostgreSQL, nftables, promtool, curl and jq from the system's packages, where that is possible
 	@sh scripts/system-packages.sh
 
 run: $(CORE) ## a broker on 127.0.0.1:9092 with its data in ./ottla-data

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Installs kcat, PostgreSQL, nftables and promtool where apt is at hand. Tests of what is missing
+# Installs kcat, PostgreSQL, nftables, promtool, curl and jq where apt is at hand. Tests of what is missing
 # skip and say so; so this never fails.
 
 wanted=""
@@ -8,6 +8,9 @@ command -v initdb >/dev/null 2>&1 || ls /usr/lib/postgresql/*/bin/initdb >/dev/n
     wanted="$wanted postgresql"
 command -v nft >/dev/null 2>&1 || [ -x /usr/sbin/nft ] || wanted="$wanted nftables"
 command -v promtool >/dev/null 2>&1 || wanted="$wanted prometheus"
+for tool in curl jq; do
+    command -v "$tool" >/dev/null 2>&1 || wanted="$wanted $tool"
+done
 if [ -z "$wanted" ]; then
     exit 0
 fi

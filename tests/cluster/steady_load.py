@@ -18,7 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from clientkit.toolchains import JAVA, build_java, require
 from confluent_kafka import Consumer, TopicPartition
 
 from scenarios.polling import until
@@ -34,6 +33,8 @@ CLIENTS = ("librdkafka", "java")
 def command_of(client: str) -> list[str]:
     if client == "librdkafka":
         return [sys.executable, str(PROGRAMS / "steady.py")]
+    from clientkit.toolchains import JAVA, build_java, require
+
     require(JAVA)
     return [*build_java()[:-1], "Steady"]
 
