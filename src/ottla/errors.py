@@ -199,6 +199,10 @@ class InvalidProducerEpoch(OttlaError): ...
 class InvalidTransactionState(OttlaError): ...
 
 
+class TransactionCoordinatorFenced(OttlaError):
+    """Said by a coordinator in whose place there is another one by now."""
+
+
 class StorageFailed(OttlaError):
     """The disk refused, or the partition is fenced after it did."""
 
@@ -342,6 +346,7 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     OutOfOrderSequence: ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     InvalidProducerEpoch: ErrorCode.INVALID_PRODUCER_EPOCH,
     InvalidTransactionState: ErrorCode.INVALID_TXN_STATE,
+    TransactionCoordinatorFenced: ErrorCode.TRANSACTION_COORDINATOR_FENCED,
     StorageFailed: ErrorCode.KAFKA_STORAGE_ERROR,
     LogDirNotFound: ErrorCode.LOG_DIR_NOT_FOUND,
     ReplicaNotAvailable: ErrorCode.REPLICA_NOT_AVAILABLE,

@@ -300,6 +300,12 @@ class BrokerConfig(ClusterSettings):
         at_least(1),
         dynamic=True,
     )
+    transaction_partition_verification_enable: bool = setting(
+        True,
+        "Whether the coordinator is asked before the first batch of a transaction enters a "
+        "partition (KIP-890). Without it a batch that comes late can leave a transaction open "
+        "that nobody ends.",
+    )
 
     # Groups and offsets
     group_min_session_timeout_ms: int = setting(

@@ -20,6 +20,7 @@ from ottla.log.segment import (
     SNAPSHOT,
     SWAP,
     TIME_INDEX,
+    TXN_INDEX,
     Segment,
     path_of,
 )
@@ -27,7 +28,7 @@ from ottla.ports import Disk, File
 
 SYNC_BYTES: Final = 16 * 1024 * 1024
 READ_BYTES_MAX: Final = 1024 * 1024
-_BESIDE: Final = (OFFSET_INDEX, TIME_INDEX, SNAPSHOT)
+_BESIDE: Final = (OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
 _PASSING: Final = (DELETED, CLEANED, SWAP, ".tmp")
 
 

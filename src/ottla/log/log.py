@@ -15,30 +15,25 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ottla.errors import OffsetOutOfRange, StorageFailed
+from ottla.log.appending import AppendingLog
 from ottla.log.closing import TakeShort, remove_needless_snapshots, save_for_clean_start
 from ottla.log.corruption import Corruption
 from ottla.log.epochs import Epochs
 from ottla.log.handles import Handles
 from ottla.log.hints import Hints, Progress, Saving
-from ottla.log.index import Indexes
-from ottla.log.intake import batches_to_take
 from ottla.log.opening.listing import Loaded, producers_at
 from ottla.log.opening.loading import load
 from ottla.log.opening.short_logs import ShortLog
 from ottla.log.producer_state import ProducerState
 from ottla.log.reading import Reader
-from ottla.log.rolling import must_roll
 from ottla.log.segment import Segment
 from ottla.log.site import Site
 from ottla.log.truncation import Cut, Shortening, clear_files, cut_files, find_cut
 from ottla.log.unsynced import SyncTicket, Unsynced
 from ottla.log.values import Appended, LogConfig, LogPosition
-from ottla.log.view import LogView
-from ottla.log.writing import Mark, Probing, Roll, Writing, go_back
+from ottla.log.writing import Probing, Queue, Writing, go_back
 from ottla.ports import Disk
 from ottla.types import LeaderEpoch
-from ottla.wire.records import APPEND_TIME_BIT, BATCH_OVERHEAD_BYTES, BatchHeader, stamp
-from ottla.wire.schema import Buffer
 
 # Half the price of calling the class, and this is the path of every batch.
 _new_tuple: Final = tuple.__new__
@@ -46,37 +41,24 @@ _new_tuple: Final = tuple.__new__
 __all__ = ["Appended", "Log", "LogConfig", "LogPosition", "SyncTicket"]
 
 
-class Log(LogView):
+class Log(AppendingLog):
     __slots__ = (
-        "_active",
         "_is_closed",
         "_is_doubtful",
-        "_mark",
-        "_producers",
         "_progress",
-        "_queue",
-        "_queue_at",
         "_recovery_point",
-        "_rolls",
         "_unsynced",
         "_writing",
         "cuts",
-        "fenced",
         "synced",
         "written",
     )
 
     def __init__(self, handles: Handles, directory: str, config: LogConfig, loaded: Loaded) -> None:
         super().__init__(handles, directory, config, loaded)
-        self.fenced = loaded.corruption is not None
-        self._active = active = loaded.segments[-1]
-        self._producers = loaded.producers
+        active = self._active
         self.written = LogPosition(loaded.end_offset, active.base_offset, active.size)
         self.synced = self.written
-        self._queue: list[Buffer] = []
-        self._queue_at = 0
-        self._rolls: list[Roll] = []
-        self._mark: Mark | None = None
         self._writing: Writing | Probing | Saving | None = None
         self._unsynced = Unsynced(handles, directory)
         self._is_closed = False
@@ -119,6 +101,7 @@ class Log(LogView):
         )
         log = cls(handles, directory, config, loaded)
         log.start_offset = max(start_offset, loaded.segments[0].base_offset)
+        log._locate_transactions()
         return log
 
     @classmethod
@@ -126,132 +109,6 @@ class Log(LogView):
         """The log of a partition that has never been. It does not look into the directory."""
         segment = Segment(directory, 0, 0, now_ms)
         return cls(handles, directory, config, Loaded([segment], 0, ProducerState(), Epochs(), {}))
-
-    # ------------------------------------------------------------------------------- appending
-
-    def append(
-        self, batch: memoryview, header: BatchHeader, leader_epoch: int, now_ms: int
-    ) -> Appended:
-        """Gives a batch its offsets, in place, and queues it; `batch` must stay as it is until
-        written. A repetition is not queued: it gets the offsets of the first.
-        """
-        if self.fenced:
-            raise StorageFailed(f"{self.directory} is fenced until it is opened again")
-        is_append_time = header.attributes & APPEND_TIME_BIT
-        if header.producer_id >= 0:
-            first = self._producers.check(header)
-            if first is not None:
-                append_time_ms = first.timestamp if is_append_time else -1
-                return Appended(first.first_offset, first.last_offset + 1, append_time_ms, True)
-        segment = self._active
-        indexes = segment.indexes or segment.load_indexes(self._handles)
-        base_offset = self.end_offset
-        last_offset = base_offset + header.last_offset_delta
-        size = len(batch)
-        timestamp = header.max_timestamp
-        stamp(batch, base_offset, leader_epoch)
-        if not self._queue and not self._rolls:
-            self._begin_queue(segment, indexes)
-        if must_roll(self.config, segment, indexes, last_offset, size, timestamp, now_ms):
-            segment = self._roll(now_ms)
-            indexes = segment.indexes or segment.load_indexes(self._handles)
-        offset = last_offset - segment.base_offset
-        indexes.add(offset, segment.size, size, timestamp, self.config.index_interval_bytes)
-        segment.size += size
-        if leader_epoch != self._epochs.latest:
-            self._epochs.assign(LeaderEpoch(leader_epoch), base_offset)
-        if header.producer_id >= 0:
-            self._producers.add(header, base_offset, now_ms)
-        self._queue.append(batch)
-        self.end_offset = last_offset + 1
-        append_time_ms = timestamp if is_append_time else -1
-        return _new_tuple(Appended, (base_offset, last_offset + 1, append_time_ms, False))
-
-    def append_replicated(
-        self, batches: memoryview, leader_epoch_max: LeaderEpoch, now_ms: int
-    ) -> int:
-        """Queues whole batches as the leader has them; returns how many bytes were taken.
-
-        `batches` must stay as it is until written. CorruptBatch when no leader can have sent this.
-        """
-        if self.fenced:
-            raise StorageFailed(f"{self.directory} is fenced until it is opened again")
-        is_empty = self.end_offset == self.start_offset
-        taken = batches_to_take(
-            batches, self.end_offset, self.last_batch_epoch, leader_epoch_max, is_empty=is_empty
-        )
-        if not taken:
-            return 0
-        segment = self._active
-        indexes = segment.indexes or segment.load_indexes(self._handles)
-        if not self._queue and not self._rolls:
-            self._begin_queue(segment, indexes)
-        queued = 0
-        for at, header in taken:
-            size, timestamp = header.batch_length + BATCH_OVERHEAD_BYTES, header.max_timestamp
-            last_offset = header.base_offset + header.last_offset_delta
-            if must_roll(self.config, segment, indexes, last_offset, size, timestamp, now_ms):
-                if at > queued:
-                    self._queue.append(batches[queued:at])
-                queued = at
-                segment = self._roll(now_ms)
-                indexes = segment.indexes or segment.load_indexes(self._handles)
-            offset = last_offset - segment.base_offset
-            indexes.add(offset, segment.size, size, timestamp, self.config.index_interval_bytes)
-            segment.size += size
-            if header.leader_epoch != self._epochs.latest:
-                # An epoch that this node began as a leader, and wrote nothing in, never was.
-                self._epochs.cut_end(self.end_offset)
-                self._epochs.assign(LeaderEpoch(header.leader_epoch), header.base_offset)
-            if header.producer_id >= 0:
-                self._producers.add(header, header.base_offset, now_ms)
-            self.end_offset = last_offset + 1
-        self._queue.append(batches[queued : at + size])
-        return at + size
-
-    @property
-    def is_cold(self) -> bool:
-        """Whether an append would have to read the indexes of an earlier run first."""
-        active = self._active
-        return active.indexes is None and active.size > 0
-
-    def fetch_indexes(self) -> tuple[Segment, Indexes]:
-        """Blocking, and fit for a thread: what `warm` wants."""
-        active = self._active
-        return active, active.fetch_indexes(self._handles)
-
-    def warm(self, segment: Segment, indexes: Indexes) -> None:
-        """Appends need not read any more; unless another was first."""
-        if segment is self._active and segment.indexes is None:
-            segment.take_indexes(indexes, self._handles)
-
-    def roll(self, now_ms: int) -> None:
-        """Ends the segment, if there is anything in it; the files follow with `write`."""
-        segment = self._active
-        if self.fenced or not segment.size:
-            return
-        indexes = segment.indexes or segment.load_indexes(self._handles)
-        if not self._queue and not self._rolls:
-            self._begin_queue(segment, indexes)
-        self._roll(now_ms)
-
-    def _begin_queue(self, segment: Segment, indexes: Indexes) -> None:
-        self._queue_at = segment.size
-        self._mark = (segment, segment.size, indexes.mark())
-
-    def _roll(self, now_ms: int) -> Segment:
-        """Begins a segment in memory."""
-        rolled = self._active
-        base_offset = self.end_offset
-        self._rolls.append(
-            Roll(rolled, self._queue_at, self._queue, base_offset, self._producers.copy())
-        )
-        self._active = Segment(self.directory, base_offset, 0, now_ms)
-        self._active.indexes = Indexes()
-        self._chain.add(self._active)
-        self._queue = []
-        self._queue_at = 0
-        return self._active
 
     # --------------------------------------------------------------------------------- writing
 
@@ -274,7 +131,7 @@ class Log(LogView):
     def begin_write(self) -> Writing | None:
         """All that is queued, to be run in this thread or another; None when nothing is."""
         assert self._writing is None
-        if not self._queue and not self._rolls:
+        if not self._queue.batches and not self._rolls:
             return None
         assert self._mark is not None
         active = self._active
@@ -285,12 +142,11 @@ class Log(LogView):
             self._rolls,
             active,
             self._queue,
-            self._queue_at,
             _new_tuple(LogPosition, (self.end_offset, active.base_offset, active.size)),
             self._mark,
             self._producers.change_count,
         )
-        self._rolls, self._queue = [], []
+        self._rolls, self._queue = [], Queue(active.size, active.aborted_bytes)
         return writing
 
     def finish_write(self, writing: Writing) -> None:
@@ -318,7 +174,7 @@ class Log(LogView):
 
     def begin_probe(self, byte_count: int) -> Probing | None:
         """Its run raises OSError when the disk would not take so many more bytes."""
-        if self._queue or self._rolls or self._writing or not self._active.is_created:
+        if self._queue.batches or self._rolls or self._writing or not self._active.is_created:
             return None
         self._writing = probing = Probing(self._unsynced, self._active, byte_count)
         return probing
@@ -329,7 +185,7 @@ class Log(LogView):
 
     def take_back(self) -> None:
         """What is queued is refused, as if `write` had tried."""
-        if self._queue or self._rolls:
+        if self._queue.batches or self._rolls:
             self._take_back()
 
     def _take_back(self) -> None:
@@ -339,7 +195,7 @@ class Log(LogView):
         self.end_offset = self.written.offset
         self._producers.undo()
         self._epochs.retreat(self.end_offset)
-        self._rolls, self._queue = [], []
+        self._rolls, self._queue = [], Queue(self._active.size, self._active.aborted_bytes)
 
     # --------------------------------------------------------------------------------- syncing
 
@@ -408,7 +264,7 @@ class Log(LogView):
 
     def take_hints(self) -> Hints | None:
         """What would give recovery a place to begin; None when there is nothing new."""
-        if self._queue or self._rolls or self._writing or self.fenced:
+        if self._queue.batches or self._rolls or self._writing or self.fenced:
             return None
         return self._progress.hints(self._active, self.written.offset, self._producers)
 
@@ -447,23 +303,13 @@ class Log(LogView):
         """A leader's epoch begins at the end of the log."""
         self._epochs.assign(LeaderEpoch(epoch), self.end_offset)
 
-    def last_data_of_producers(self) -> dict[int, tuple[int, int]]:
-        return self._producers.last_data()
-
-    def refuse(self, header: BatchHeader, now_ms: int) -> None:
-        """A batch was not appended; what its producer has sent after it may not go before it."""
-        self._producers.refuse(header, now_ms)
-
     def inherit(self, before: Log, now_ms: int) -> None:
         """This log was opened in the place of another: it waits for all that was refused there."""
         self._producers.inherit(before._producers, self.end_offset, now_ms)
 
-    def producer_ids(self) -> list[int]:
-        return self._producers.ids()
-
-    def expire_producers(self, now_ms: int, ids: Iterable[int] | None = None) -> None:
-        """Those of these ids, or of all; many are too many for one turn of a loop."""
-        self._producers.expire(now_ms, self.config.producer_expiry_ms, ids)
+    def _locate_transactions(self) -> None:
+        """Blocking: of those that the snapshots tell, where they begin."""
+        self._producers.transactions.locate(self.position_at)
 
     # -------------------------------------------------------------------------------- shortening
 
@@ -542,6 +388,7 @@ class Log(LogView):
             before = self._producers
             self._producers = producers_at(site, chain.segments, chain.snapshots, offset)
             self._producers.inherit(before, offset, now_ms)
+            self._locate_transactions()
             self._epochs.save(self._unsynced, self.directory, offset)
             self._unsynced.names_changed()
             self._unsynced.sync(self.written)

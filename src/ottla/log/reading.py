@@ -48,6 +48,17 @@ def segment_after(segments: Sequence[Segment], segment: Segment) -> Segment | No
     return segments[at] if at < len(segments) else None
 
 
+def end_of(data: Buffer) -> int:
+    """After the last whole batch of what was read, which begins with one."""
+    at, length, end_offset = 0, len(data), 0
+    while length - at >= BATCH_HEADER_BYTES:
+        last_offset, size = outline(data, at)
+        at += size
+        if at <= length or not end_offset:
+            end_offset = last_offset + 1
+    return end_offset
+
+
 class Reader:
     """Remembers where the last few reads ended, so that who reads on needs no index.
 

@@ -8,7 +8,6 @@ from ottla.log.hints import Progress
 from ottla.log.log import Log
 from ottla.log.reading import Reader
 from ottla.log.unsynced import Unsynced
-from ottla.log.view import LogView
 
 
 def relocated(log: Log, directory: str) -> tuple[Log, Callable[[], None]]:
@@ -20,8 +19,9 @@ def relocated(log: Log, directory: str) -> tuple[Log, Callable[[], None]]:
     """
     assert log._writing is None, f"{log.directory}: a thread is at its files"
     moved = Log.__new__(Log)
-    for name in (*LogView.__slots__, *Log.__slots__):
-        setattr(moved, name, getattr(log, name))
+    for kind in Log.__mro__:
+        for name in getattr(kind, "__slots__", ()):
+            setattr(moved, name, getattr(log, name))
     handles, unsynced = log._handles, log._unsynced
     left = [handle for segment in log.segments for handle in segment.relocate(directory)]
     moved.directory = directory

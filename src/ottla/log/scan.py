@@ -48,6 +48,11 @@ def batches(read: Read, position: int, end: int) -> Iterator[tuple[int, BatchHea
         position += header.size
 
 
+def whole(read: Read, position: int, header: BatchHeader, batch: memoryview) -> Buffer:
+    """All of a batch that `batches` may have cut short: for those that are known to be small."""
+    return batch if len(batch) == header.size else read(header.size, position)
+
+
 def is_intact(read: Read, position: int, header: BatchHeader, batch: memoryview) -> bool:
     """Whether the CRC matches; what `batch` lacks is read piece by piece, as lengths may lie."""
     if len(batch) == header.size:

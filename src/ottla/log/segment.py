@@ -7,6 +7,7 @@ import struct
 from collections.abc import Sequence
 from typing import Final
 
+from ottla.log.aborted import AbortedTransaction, collect
 from ottla.log.handles import Handle, Handles, NotCached
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY, Indexes, Read, search
 from ottla.log.scan import batches, is_plausible
@@ -18,6 +19,7 @@ logger = logging.getLogger(__name__)
 LOG: Final = ".log"
 OFFSET_INDEX: Final = ".index"
 TIME_INDEX: Final = ".timeindex"
+TXN_INDEX: Final = ".txnindex"
 SNAPSHOT: Final = ".snapshot"
 DELETED: Final = ".deleted"
 CLEANED: Final = ".cleaned"
@@ -37,14 +39,17 @@ class _WrongIndex(Exception):
 class Segment:
     """`indexes` is there while the segment is written to; without it they are in their files.
 
-    `size` counts what is queued, too. The file exists once bytes were written (`is_created`).
+    `size` counts what is queued, too. The file exists once bytes were written (`is_created`). So
+    does `aborted_bytes`, the size of the transaction index, which has a file once it has an entry.
     """
 
     __slots__ = (
+        "_aborted_handle",
         "_largest",
         "_offset_handle",
         "_repaired",
         "_time_handle",
+        "aborted_bytes",
         "base_offset",
         "created_ms",
         "handle",
@@ -60,6 +65,8 @@ class Segment:
         self.handle = Handle(path_of(directory, base_offset, LOG))
         self.indexes: Indexes | None = None
         self.is_created = False
+        self.aborted_bytes = 0
+        self._aborted_handle: Handle | None = None
         self._offset_handle: Handle | None = None
         self._time_handle: Handle | None = None
         self._largest: tuple[int, int] | None = None
@@ -79,6 +86,28 @@ class Segment:
         if self._time_handle is None:
             self._time_handle = Handle(self.path(TIME_INDEX))
         return self._time_handle
+
+    @property
+    def aborted_handle(self) -> Handle:
+        if self._aborted_handle is None:
+            self._aborted_handle = Handle(self.path(TXN_INDEX))
+        return self._aborted_handle
+
+    def aborted_in(
+        self, offset: int, end_offset: int, handles: Handles, *, cached_only: bool
+    ) -> tuple[list[AbortedTransaction], bool]:
+        """As `collect`, by the markers in this segment. Raises NotCached."""
+        if not self.aborted_bytes:
+            return [], False
+        read = self._reader(handles, self.aborted_handle, cached_only=cached_only)
+        return collect(read, self.aborted_bytes, offset, end_offset)
+
+    def read_aborted(self, handles: Handles) -> bytes:
+        """Blocking: the file as it is."""
+        if not self.aborted_bytes:
+            return b""
+        data = handles.read(self.aborted_handle, self.aborted_bytes, 0, cached_only=False)
+        return bytes(data)
 
     def load_indexes(self, handles: Handles) -> Indexes:
         """Blocking, once before the first append to a segment of an earlier run."""
@@ -148,13 +177,14 @@ class Segment:
             self.indexes = None
 
     def handles(self) -> Sequence[Handle]:
-        return [h for h in (self.handle, self._offset_handle, self._time_handle) if h is not None]
+        known = (self.handle, self._offset_handle, self._time_handle, self._aborted_handle)
+        return [handle for handle in known if handle is not None]
 
     def relocate(self, directory: str) -> Sequence[Handle]:
         """Its files lie there from now on; returns the handles of the old ones."""
         old = self.handles()
         self.handle = Handle(path_of(directory, self.base_offset, LOG))
-        self._offset_handle = self._time_handle = None
+        self._offset_handle = self._time_handle = self._aborted_handle = None
         return old
 
     def waited_ms(self, now_ms: int, timestamp: int) -> int:

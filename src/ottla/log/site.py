@@ -7,12 +7,21 @@ from dataclasses import dataclass
 from typing import Final
 
 from ottla.log.handles import Handles
-from ottla.log.segment import DELETED, LOG, OFFSET_INDEX, SNAPSHOT, TIME_INDEX, Segment, path_of
+from ottla.log.segment import (
+    DELETED,
+    LOG,
+    OFFSET_INDEX,
+    SNAPSHOT,
+    TIME_INDEX,
+    TXN_INDEX,
+    Segment,
+    path_of,
+)
 from ottla.log.unsynced import Unsynced
 from ottla.log.values import LogConfig, LogPosition
 from ottla.ports import Disk
 
-_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, SNAPSHOT)
+_SUFFIXES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, SNAPSHOT)
 
 
 @dataclass(frozen=True, slots=True)

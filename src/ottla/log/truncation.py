@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from ottla.log.aborted import entries_before
 from ottla.log.chain import Chain
 from ottla.log.handles import Handles
 from ottla.log.index import Indexes
@@ -52,8 +53,18 @@ def cut_files(site: Site, unsynced: Unsynced, chain: Chain, cut: Cut) -> None:
     if segment.is_created:
         unsynced.to_write(segment.handle).truncate(size)
     segment.size = size
+    _cut_aborted(site, unsynced, segment, offset)
     segment.indexes = segment.rebuild_indexes(site.handles, site.config.index_interval_bytes)
     chain.hold([kept for kept in chain.segments if kept.base_offset <= segment.base_offset])
+
+
+def _cut_aborted(site: Site, unsynced: Unsynced, segment: Segment, offset: int) -> None:
+    """What was aborted by a marker that is gone is open again."""
+    data = segment.read_aborted(site.handles)
+    kept = len(entries_before(data, segment.base_offset, offset))
+    if kept < len(data):
+        unsynced.to_write(segment.aborted_handle).truncate(kept)
+        segment.aborted_bytes = kept
 
 
 def clear_files(site: Site, unsynced: Unsynced, chain: Chain, cut: Cut) -> None:

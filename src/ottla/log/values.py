@@ -20,6 +20,8 @@ class LogConfig:
     index_interval_bytes: int = 4096
     segment_index_bytes: int = 10 * 1024 * 1024
     producer_expiry_ms: int = _DAY_MS
+    # Whether a transaction begins only by a batch that its coordinator was asked about.
+    verifies_transactions: bool = False
 
 
 class LogPosition(NamedTuple):

@@ -9,12 +9,13 @@ from collections.abc import Sequence
 
 from ottla.errors import OffsetOutOfRange, StorageFailed
 from ottla.log import lookup
+from ottla.log.aborted import AbortedTransaction
 from ottla.log.chain import Chain
 from ottla.log.corruption import Corruption
 from ottla.log.handles import Handles, NotCached
 from ottla.log.lookup import GoThrough, Moment
 from ottla.log.opening.listing import Loaded
-from ottla.log.reading import Nonsense, Reader
+from ottla.log.reading import Nonsense, Reader, end_of, segment_at
 from ottla.log.segment import Segment
 from ottla.log.values import LogConfig, LogPosition
 from ottla.types import NO_EPOCH, NO_OFFSET, LeaderEpoch, Offset
@@ -102,6 +103,53 @@ class LogView:
             if offset < self.start_offset:
                 raise self._out_of_range(offset, limit) from None
             raise
+
+    def read_stable(
+        self,
+        offset: int,
+        max_bytes: int,
+        limit: LogPosition,
+        *,
+        cached_only: bool = True,
+        known: Buffer | None = None,
+    ) -> tuple[Buffer, list[AbortedTransaction]] | None:
+        """As `read`, with the aborted transactions that what is read belongs to; or what another
+        has read in the same turn (`known`).
+        """
+        # From before the read: what compaction has put in the place of these since then may have
+        # no record of a transaction that was read, and then does not know it.
+        segments = self._chain.segments
+        data = known
+        if data is None:
+            data = self.read(offset, max_bytes, limit, cached_only=cached_only)
+        if data is None:
+            return None
+        try:
+            return data, self._aborted_in(segments, offset, data, cached_only=cached_only)
+        except NotCached:
+            return None
+        except FileNotFoundError:
+            if segments is self._chain.segments:
+                raise
+            return self.read_stable(offset, max_bytes, limit, cached_only=cached_only)
+
+    def _aborted_in(
+        self, segments: Sequence[Segment], offset: int, data: Buffer, *, cached_only: bool
+    ) -> list[AbortedTransaction]:
+        first = segments.index(segment_at(segments, offset))
+        indexed = [segment for segment in segments[first:] if segment.aborted_bytes]
+        found: list[AbortedTransaction] = []
+        if not indexed or not data:
+            return found
+        end_offset = end_of(data)
+        for segment in indexed:
+            ended, is_all = segment.aborted_in(
+                offset, end_offset, self._handles, cached_only=cached_only
+            )
+            found += ended
+            if is_all:
+                break
+        return found
 
     def _out_of_range(self, offset: int, limit: LogPosition) -> OffsetOutOfRange:
         return OffsetOutOfRange(

@@ -22,15 +22,29 @@ from ottla.ports import File
 from ottla.wire.schema import Buffer
 
 # A segment as it was before the first batch of a queue: its size, and how far its indexes went.
-Mark = tuple[Segment, int, IndexMark]
+Mark = tuple[Segment, int, IndexMark, int]
+
+
+class Queue:
+    """What a segment is to get: batches from `position` on, and entries of its transaction index.
+
+    They are written and synced together.
+    """
+
+    __slots__ = ("aborted", "aborted_at", "batches", "position")
+
+    def __init__(self, position: int, aborted_at: int) -> None:
+        self.batches: list[Buffer] = []
+        self.position = position
+        self.aborted: list[bytes] = []
+        self.aborted_at = aborted_at
 
 
 class Roll(NamedTuple):
     """A segment that is finished once its queue is written, and the state after it."""
 
     segment: Segment
-    position: int
-    queue: list[Buffer]
+    queue: Queue
     next_base: int
     producers: ProducerState
 
@@ -47,7 +61,6 @@ class Writing:
         "mark",
         "place",
         "queue",
-        "queue_at",
         "rolls",
         "segment",
         "snapshots",
@@ -61,8 +74,7 @@ class Writing:
         directory: str,
         rolls: list[Roll],
         segment: Segment,
-        queue: list[Buffer],
-        queue_at: int,
+        queue: Queue,
         place: LogPosition,
         mark: Mark,
         change_count: int,
@@ -73,7 +85,6 @@ class Writing:
         self.rolls = rolls
         self.segment = segment
         self.queue = queue
-        self.queue_at = queue_at
         self.place = place
         self.mark = mark
         self.change_count = change_count
@@ -105,20 +116,24 @@ class Writing:
             self._finish_segment(roll)
         # A segment begun without a batch gets its file all the same: once the others are
         # deleted, its name is what tells where the log ends.
-        self._write_queue(self.segment, self.queue, self.queue_at)
+        self._write_queue(self.segment, self.queue)
 
-    def _write_queue(self, segment: Segment, queue: list[Buffer], position: int) -> None:
+    def _write_queue(self, segment: Segment, queue: Queue) -> None:
         if segment.is_created:
             file = self._unsynced.to_write(segment.handle)
         else:
             file = self._create(segment.handle)
             segment.is_created = True
-        file.write(queue, position)
+        file.write(queue.batches, queue.position)
+        if queue.aborted:
+            handle = segment.aborted_handle
+            create = self._unsynced.to_write if queue.aborted_at else self._create
+            create(handle).write(queue.aborted, queue.aborted_at)
 
     def _finish_segment(self, roll: Roll) -> None:
         segment, indexes = roll.segment, roll.segment.indexes
-        if roll.queue:
-            self._write_queue(segment, roll.queue, roll.position)
+        if roll.queue.batches:
+            self._write_queue(segment, roll.queue)
         if indexes is not None:
             self._unsynced.write_whole(segment.index_files(indexes))
         handle = Handle(path_of(self.directory, roll.next_base, SNAPSHOT))
@@ -161,19 +176,20 @@ class Probing:
 
 def go_back(segments: Sequence[Segment], handles: Handles, mark: Mark) -> list[Segment]:
     """The segments as they were at the mark, in memory; those begun since then are closed."""
-    active, size, index_mark = mark
+    active, size, index_mark, aborted_bytes = mark
     for segment in segments:
         if segment.base_offset > active.base_offset:
             handles.drop(segment.handle)
     if active.indexes is not None:
         active.indexes.restore(index_mark)
     active.size = size
+    active.aborted_bytes = aborted_bytes
     return [segment for segment in segments if segment.base_offset <= active.base_offset]
 
 
 def remove_traces(unsynced: Unsynced, mark: Mark, created: Sequence[str]) -> None:
     """Blocking: what has reached the disk since the mark is cut off, files created are removed."""
-    handles, (active, size, _) = unsynced.handles, mark
+    handles, (active, size, _, aborted_bytes) = unsynced.handles, mark
     # The last first: a log that has lost its beginning in a crash would begin in the middle.
     for path in reversed(created):
         handles.disk.remove(path)
@@ -184,3 +200,5 @@ def remove_traces(unsynced: Unsynced, mark: Mark, created: Sequence[str]) -> Non
         active.is_created = False
     elif active.is_created:
         unsynced.to_write(active.handle).truncate(size)
+        if aborted_bytes:
+            unsynced.to_write(active.aborted_handle).truncate(aborted_bytes)

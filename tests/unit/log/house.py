@@ -7,6 +7,7 @@ from typing import Any
 
 from ottla.log.handles import Handles
 from ottla.log.log import Appended, Log, LogConfig, LogPosition
+from ottla.log.markers import Marker
 from ottla.ports import Disk
 from ottla.wire.compression import Compression
 from ottla.wire.records import Record, encode_batch, headers_in, read_header
@@ -121,3 +122,24 @@ def save_progress(log: Log) -> bool:
     finally:
         log.end_saving(saving)
     return True
+
+
+def end_transaction(
+    log: Log,
+    kind: int,
+    *,
+    producer_id: int = 7,
+    producer_epoch: int = 0,
+    coordinator_epoch: int = 0,
+    version: int = 0,
+) -> Appended:
+    """Appends the marker of a coordinator."""
+    marker = Marker(kind, coordinator_epoch)
+    return log.append_marker(producer_id, producer_epoch, marker, 0, NOW_MS, version)
+
+
+def aborted_in(log: Log, offset: int = 0, max_bytes: int = 1 << 20) -> list[tuple[int, int]]:
+    """(producer id, first offset) as a consumer of committed transactions is told them."""
+    found = log.read_stable(offset, max_bytes, log.written, cached_only=False)
+    assert found is not None
+    return [(entry.producer_id, entry.first_offset) for entry in found[1]]

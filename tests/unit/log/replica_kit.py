@@ -44,10 +44,10 @@ def replayed(data: bytes) -> tuple[list[tuple[int, int]], ProducerState]:
     """The epochs and the producers that batches tell of."""
     epochs: list[tuple[int, int]] = []
     producers = ProducerState()
-    for _, header in headers_in(data):
+    for at, header in headers_in(data):
         if not epochs or header.leader_epoch != epochs[-1][0]:
             epochs.append((header.leader_epoch, header.base_offset))
-        producers.replay(header, NOW_MS)
+        producers.replay(header, data[at : at + header.size], NOW_MS)
     return epochs, producers
 
 

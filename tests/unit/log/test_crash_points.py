@@ -243,7 +243,7 @@ class Life:
         if self.start == 0:
             expected = ProducerState()
             for batch in self.history:
-                expected.replay(read_header(batch.data), NOW_MS)
+                expected.replay(read_header(batch.data), batch.data, NOW_MS)
             assert self.log._producers == expected, f"{when}: producers"
         bases = [batch.base for batch in self.history if batch.end > self.start]
         found = [header.base_offset for _, header in headers_in(read_all(self.log, max_bytes=200))]

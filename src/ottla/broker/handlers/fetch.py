@@ -2,8 +2,8 @@
 
 Replicas are served from `replica_fetch`. Consumers read from followers, too, up to what these know
 to be committed, and are sent to one in their own rack (KIP-392, `replica.selector.class`). Who does
-not lead names who does (KIP-951). The last stable offset is the high watermark as long as there are
-no transactions.
+not lead names who does (KIP-951). With isolation level 1 (read_committed) a consumer reads up to
+the last stable offset, and is told which transactions in what it reads were aborted (KIP-98).
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ from ottla.errors import (
     UnknownTopicId,
     code_of,
 )
+from ottla.log.values import LogPosition
 from ottla.types import NO_OFFSET
 from ottla.wire.messages.fetch import (
+    AbortedTransaction,
     EpochEndOffset,
     FetchableTopicResponse,
     FetchPartition,
@@ -59,6 +61,7 @@ logger = logging.getLogger(__name__)
 TOPIC_IDS_VERSION = 13
 # From here on consumers know that followers serve them, too (KIP-392).
 FOLLOWERS_VERSION = 11
+READ_COMMITTED = 1
 
 
 def handle(
@@ -90,6 +93,7 @@ class Fetch:
         "_context",
         "_deferred",
         "_is_follower_enough",
+        "_is_stable_only",
         "_known",
         "_partitions",
         "_rack",
@@ -106,6 +110,7 @@ class Fetch:
         self._by_id = context.version >= TOPIC_IDS_VERSION
         # Who names no rack was sent to no follower: it takes this node for the leader.
         self._is_follower_enough = context.version >= FOLLOWERS_VERSION and bool(request.rack_id)
+        self._is_stable_only = request.isolation_level == READ_COMMITTED and not self.IS_REPLICA
         # Where the consumer stands, if it may be sent to a replica there.
         rack_id = request.rack_id
         self._rack = rack_id if rack_id and services.config.is_rack_aware else ""
@@ -256,8 +261,8 @@ class Fetch:
         partition.check_epoch(
             asked.current_leader_epoch, is_follower_enough=self._is_follower_enough
         )
-        committed = partition.high_watermark.offset
-        answer.high_watermark = answer.last_stable_offset = committed
+        committed, stable = partition.high_watermark, partition.last_stable
+        answer.high_watermark, answer.last_stable_offset = committed.offset, stable.offset
         answer.log_start_offset = partition.start_offset
         answer.records = b""
         if not partition.is_end_known:
@@ -275,11 +280,35 @@ class Fetch:
             if parted is not None:
                 answer.diverging_epoch = EpochEndOffset(*parted)
                 return False
-        if asked.fetch_offset == committed or room <= 0:
+        limit = stable if self._is_stable_only else committed
+        if asked.fetch_offset == limit.offset or room <= 0:
             return False
-        limit = min(asked.partition_max_bytes, room)
-        place = (partition, asked.fetch_offset, limit, committed)
+        bytes_max = min(asked.partition_max_bytes, room)
+        place = (partition, asked.fetch_offset, bytes_max, limit.offset)
+        if self._is_stable_only:
+            return self._fill_stable(place, answer, limit, cached_only, reads)
         return self._fill(place, answer, partition.read, cached_only, reads)
+
+    def _fill_stable(
+        self,
+        place: ReadPlace,
+        answer: PartitionData,
+        limit: LogPosition,
+        cached_only: bool,
+        reads: SharedReads | None,
+    ) -> bool:
+        partition, offset, bytes_max, _ = place
+        known = reads.get(place) if reads is not None else None
+        found = partition.read_stable(
+            offset, bytes_max, limit, cached_only=cached_only, known=known
+        )
+        if found is None:
+            return True
+        answer.records, aborted = found
+        if reads is not None:
+            reads[place] = answer.records
+        answer.aborted_transactions = [AbortedTransaction(*each[:2]) for each in aborted]
+        return False
 
     def _is_sent_elsewhere(
         self, partition: Partition, asked: FetchPartition, answer: PartitionData
@@ -316,7 +345,8 @@ class Fetch:
         return False
 
     def _readable_to(self, partition: Partition) -> int:
-        return partition.high_watermark.offset
+        limit = partition.last_stable if self._is_stable_only else partition.high_watermark
+        return limit.offset
 
     def _is_ahead(self, partition: Partition, offset: int) -> bool:
         """Whether there is nothing to read from there on before more is committed."""
@@ -351,6 +381,7 @@ class Fetch:
             self._complete,
             ahead,
             self._count_missing,
+            self._is_stable_only,
         )
         self._deferred.when_abandoned(parked.leave)
         return self._deferred

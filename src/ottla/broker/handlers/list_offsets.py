@@ -2,8 +2,8 @@
 
 There is no tiered storage, so the local log is the whole log. The end is where consumers can read
 to; who asks for it waits for what was written before, up to 100 ms, and is told to ask again where
-a new leader does not know yet what is committed (KIP-207). Left out: isolation levels differ only
-once there are transactions.
+a new leader does not know yet what is committed (KIP-207). With isolation level 1 (read_committed)
+the end is the last stable offset, and look-ups by time find nothing after it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
 from ottla.broker.storage.partition import Partition
 from ottla.errors import ErrorCode, OffsetNotAvailable, OttlaError, code_of
+from ottla.log.values import LogPosition
 from ottla.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -24,6 +25,7 @@ from ottla.wire.messages.list_offsets import (
     ListOffsetsTopicResponse,
 )
 
+READ_COMMITTED: Final = 1
 LATEST: Final = -1
 EARLIEST: Final = -2
 MAX_TIMESTAMP: Final = -3
@@ -57,18 +59,19 @@ def handle(
                 continue
             is_end_known = partition.is_end_known and not partition.has_uncommitted
             if asked.timestamp in AT_THE_START or (asked.timestamp == LATEST and is_end_known):
-                _tell_ends(partition, asked, answer)
+                _tell_ends(partition, request, asked, answer)
             else:
                 later.append((topic.name, asked, answer))
                 partitions.append(partition)
     if not later:
         return response
-    return _answer_later(services, context, response, later, partitions)
+    return _answer_later(services, context, request, response, later, partitions)
 
 
 async def _answer_later(
     services: Services,
     context: RequestContext,
+    request: ListOffsetsRequest,
     response: ListOffsetsResponse,
     later: list[LookUp],
     partitions: list[Partition],
@@ -79,9 +82,9 @@ async def _answer_later(
             partition = _find(services, topic, asked)
             if asked.timestamp == LATEST:
                 partition.check_end_known()
-                _tell_ends(partition, asked, answer)
+                _tell_ends(partition, request, asked, answer)
             else:
-                await _look_up(services, partition, asked, answer)
+                await _look_up(services, partition, request, asked, answer)
         except OffsetNotAvailable as error:
             is_old = context.version < NOT_AVAILABLE_VERSION
             answer.error_code = ErrorCode.LEADER_NOT_AVAILABLE if is_old else code_of(error)
@@ -96,11 +99,20 @@ def _find(services: Services, topic: str, asked: ListOffsetsPartition) -> Partit
     return partition
 
 
+def _limit(partition: Partition, request: ListOffsetsRequest) -> LogPosition:
+    """Up to here the client can read."""
+    is_stable_only = request.isolation_level == READ_COMMITTED
+    return partition.last_stable if is_stable_only else partition.high_watermark
+
+
 def _tell_ends(
-    partition: Partition, asked: ListOffsetsPartition, answer: ListOffsetsPartitionResponse
+    partition: Partition,
+    request: ListOffsetsRequest,
+    asked: ListOffsetsPartition,
+    answer: ListOffsetsPartitionResponse,
 ) -> None:
     if asked.timestamp == LATEST:
-        answer.offset = partition.high_watermark.offset
+        answer.offset = _limit(partition, request).offset
         answer.leader_epoch = partition.leader_epoch
     elif asked.timestamp != LATEST_TIERED:
         answer.offset = partition.start_offset
@@ -110,11 +122,16 @@ def _tell_ends(
 async def _look_up(
     services: Services,
     partition: Partition,
+    request: ListOffsetsRequest,
     asked: ListOffsetsPartition,
     answer: ListOffsetsPartitionResponse,
 ) -> None:
-    is_youngest = asked.timestamp == MAX_TIMESTAMP
-    search = partition.search_youngest() if is_youngest else partition.search_time(asked.timestamp)
+    is_youngest, limit = asked.timestamp == MAX_TIMESTAMP, _limit(partition, request)
+    search = (
+        partition.search_youngest(limit)
+        if is_youngest
+        else partition.search_time(asked.timestamp, limit)
+    )
     store = services.stores.of(partition)
     found = await store.look_up(search, services.opening.go_through)
     if found is None or is_youngest:

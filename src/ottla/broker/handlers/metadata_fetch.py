@@ -207,6 +207,9 @@ class MetadataFetch:
     def has_news(self, partition: object) -> None:
         """It hears of commits otherwise."""
 
+    def became_stable(self, partition: object) -> None:
+        """There are no transactions in the metadata."""
+
     def went_back(self, partition: object) -> None:
         self.wake()
 

@@ -4,7 +4,8 @@ Versions 0 to 2 are advertised, as Kafka does, because librdkafka compresses onl
 but they are answered with UNSUPPORTED_VERSION. Where messages without a key keep a batch out of a
 compacted topic, the reply names them (KIP-467), at most a thousand of a batch. Internal topics are
 refused, except to the client id `__admin_client`, as in Kafka. Who does not lead names who does
-(KIP-951). Left out: transactions.
+(KIP-951). Transactional batches are taken only with `transaction.partition.verification.enable`
+off: nobody asks their coordinator yet.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ Outcome: TypeAlias = Deferred[ProduceResponse] | ProduceResponse | None
 def handle(
     services: Services, context: RequestContext, request: ProduceRequest
 ) -> Outcome | Awaitable[Outcome]:
-    refusal = _refusal(context, request)
+    refusal = _refusal(services, context, request)
     if refusal is not None:
         if request.acks == ACKS_NONE:
             raise refusal
@@ -97,12 +98,15 @@ def _is_closed_to(context: RequestContext, topic: str) -> bool:
     return topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID
 
 
-def _refusal(context: RequestContext, request: ProduceRequest) -> OttlaError | None:
+def _refusal(
+    services: Services, context: RequestContext, request: ProduceRequest
+) -> OttlaError | None:
     if context.version < FIRST_VERSION:
         return UnsupportedVersion("produce with version 3 or later")
     if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
         return InvalidRequiredAcks(f"acks is {request.acks}; it may be 0, 1 or -1 (all)")
-    if request.transactional_id is not None:
+    is_verified = services.config.transaction_partition_verification_enable
+    if request.transactional_id is not None and is_verified:
         return TransactionsNotSupported("transactions are not supported yet")
     return None
 

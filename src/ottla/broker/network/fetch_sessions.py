@@ -67,6 +67,12 @@ class SessionPartition:
         if session.parked is not None:
             session.parked.arrived(partition, byte_count)
 
+    def became_stable(self, partition: Partition) -> None:
+        session = self.session
+        session.changed[self] = None
+        if session.parked is not None:
+            session.parked.became_stable(partition)
+
     def went_back(self, partition: Partition) -> None:
         session = self.session
         session.changed[self] = None

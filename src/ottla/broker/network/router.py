@@ -56,6 +56,7 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    WRITE_TXN_MARKERS = 27
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
@@ -76,6 +77,7 @@ class ApiKey(IntEnum):
     ENVELOPE = 58
     FETCH_SNAPSHOT = 59
     DESCRIBE_CLUSTER = 60
+    DESCRIBE_PRODUCERS = 61
     BROKER_REGISTRATION = 62
     BROKER_HEARTBEAT = 63
     UNREGISTER_BROKER = 64
@@ -145,6 +147,7 @@ APIS: Final[dict[int, Api]] = {
         Api(ApiKey.DELETE_RECORDS, 0, 2, 2),
         Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2),
         Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, 4),
+        Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, 1),
         Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, 4, by_all=True),
         Api(ApiKey.ALTER_CONFIGS, 0, 2, 2, by_controller=True),
         Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, 2),
@@ -165,6 +168,7 @@ APIS: Final[dict[int, Api]] = {
         Api(ApiKey.ENVELOPE, 0, 0, 0, for_nodes=True),
         Api(ApiKey.FETCH_SNAPSHOT, 0, 1, 0, for_nodes=True),
         Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0, by_all=True),
+        Api(ApiKey.DESCRIBE_PRODUCERS, 0, 0, 0),
         Api(ApiKey.BROKER_REGISTRATION, 0, 4, 0, for_nodes=True),
         Api(ApiKey.BROKER_HEARTBEAT, 0, 1, 0, for_nodes=True),
         Api(ApiKey.UNREGISTER_BROKER, 0, 0, 0, by_controller=True),

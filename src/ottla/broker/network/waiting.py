@@ -270,6 +270,7 @@ class ParkedFetch:
         "_bucket",
         "_complete",
         "_count_missing",
+        "_is_stable_only",
         "_is_woken",
         "_missing_bytes",
         "_parking",
@@ -285,7 +286,10 @@ class ParkedFetch:
         complete: Callable[[SharedReads], None],
         ahead: dict[Partition, int],
         count_missing: Callable[[SharedReads], int],
+        is_stable_only: bool = False,
     ) -> None:
+        """`is_stable_only`: nothing of an open transaction counts."""
+        self._is_stable_only = is_stable_only
         self._parking = parking
         self._source = source
         self._missing_bytes = missing_bytes
@@ -299,6 +303,8 @@ class ParkedFetch:
     def arrived(self, partition: Partition, byte_count: int) -> None:
         if partition in self._ahead:
             self._caught_up(partition)
+            return
+        if self._is_stable_only and partition.has_transactions:
             return
         self._missing_bytes -= byte_count
         if self._missing_bytes <= 0:
@@ -316,6 +322,10 @@ class ParkedFetch:
             self._missing_bytes = self._count_missing(reads)
             if self._missing_bytes <= 0:
                 self.wake()
+
+    def became_stable(self, partition: Partition) -> None:
+        if self._is_stable_only and not self._is_woken:
+            self._parking.wake(self._count_anew)
 
     def has_news(self, partition: Partition) -> None:
         """Other than records; it is told when the fetch is answered."""

@@ -18,7 +18,6 @@ from ottla.errors import (
     FencedLeaderEpoch,
     InvalidRecord,
     InvalidTimestamp,
-    InvalidTransactionState,
     MessageTooLarge,
     OffsetOutOfRange,
     OutOfOrderSequence,
@@ -27,14 +26,18 @@ from ottla.errors import (
     UnknownLeaderEpoch,
     UnknownTopicOrPartition,
 )
+from ottla.log.aborted import AbortedTransaction
 from ottla.log.copying import Contents, contents_of
 from ottla.log.corruption import Corruption
 from ottla.log.inspection.scrub import Stretch, is_still_there, stretch_from
 from ottla.log.log import Appended, Log, LogConfig, LogPosition
 from ottla.log.lookup import GoThrough, Moment
+from ottla.log.markers import ABORT, COMMIT, Marker
+from ottla.log.producer_state import Producer
 from ottla.log.relocation import relocated
 from ottla.log.segment import Segment
 from ottla.log.values import NO_TIMESTAMP
+from ottla.log.verification import Verification
 from ottla.types import (
     ALWAYS_SYNCED_TOPICS,
     NO_EPOCH,
@@ -62,7 +65,7 @@ if TYPE_CHECKING:
     from ottla.broker.counters import TopicMetrics
     from ottla.broker.storage.flusher import Flusher
 
-_REFUSED_BITS: Final = TRANSACTIONAL_BIT | CONTROL_BIT
+_TRANSACTION_BITS: Final = TRANSACTIONAL_BIT | CONTROL_BIT
 
 # Runs blocking work in a thread.
 Run: TypeAlias = Callable[..., Awaitable[Any]]
@@ -195,19 +198,24 @@ class Partition(PartitionReplica):
         """Whether it is refused for its size, so that nobody need look into it."""
         return len(records) > self._batch_bytes_max
 
-    def append(self, records: Buffer, now_ms: int, opened: Opened | None = None) -> Appended:
+    def append(
+        self,
+        records: Buffer,
+        now_ms: int,
+        opened: Opened | None = None,
+        verification: Verification | None = None,
+    ) -> Appended:
         """Takes one produced batch: checks, offsets, queue. It is written when the turn ends.
 
-        What is in it is looked at here, unless somebody has `opened` it because it holds much.
+        What is in it is looked at here, unless somebody has `opened` it because it holds much. The
+        first batch of a transaction comes with its `verification`, where these are asked for.
         """
         if not self.is_leader:
             self.check_leader()
         view = memoryview(records)
         header = check_produced(view)
-        if header.attributes & _REFUSED_BITS:
-            if header.is_control:
-                raise InvalidRecord("clients may not write control batches")
-            raise InvalidTransactionState("transactions are not supported yet")
+        if header.attributes & _TRANSACTION_BITS:
+            _check_transactional(header)
         if len(view) > self._batch_bytes_max:
             raise MessageTooLarge(
                 f"a batch of {len(view)} bytes is above max.message.bytes="
@@ -226,20 +234,69 @@ class Partition(PartitionReplica):
                 raise opened.refusal
         elif self.is_compacted:
             all_at_once(check_keys(self.name.topic, view, header))
-        return self._take(view, header, now_ms)
+        return self._take(view, header, now_ms, verification)
 
-    def append_own(self, view: memoryview, header: BatchHeader, now_ms: int) -> Appended:
-        """Appends a batch of the broker's own, which needs no checks."""
+    def append_own(
+        self,
+        view: memoryview,
+        header: BatchHeader,
+        now_ms: int,
+        verification: Verification | None = None,
+    ) -> Appended:
+        """Appends a batch of the broker's own, which needs no checks but those of a producer's
+        epoch and transaction, where it is of one.
+        """
         self.check_leader()
-        return self._take(view, header, now_ms)
+        return self._take(view, header, now_ms, verification, is_own=True)
 
-    def _take(self, view: memoryview, header: BatchHeader, now_ms: int) -> Appended:
+    def append_marker(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        coordinator_epoch: int,
+        now_ms: int,
+        *,
+        is_commit: bool,
+        version: int = 0,
+    ) -> Appended:
+        """Ends a producer's transaction here; it has ended once all before `end_offset` of the
+        answer is committed, also where the marker was in the log already.
+
+        `version` is that of transactions, by which the coordinator goes: from 2 on, the epoch is
+        larger than that of the transaction's batches.
+        """
+        self.check_leader()
+        self._check_room()
+        marker = Marker(COMMIT if is_commit else ABORT, coordinator_epoch)
+        log = self._log
+        bytes_before = log.size_bytes
+        appended = log.append_marker(
+            producer_id, producer_epoch, marker, self.leader_epoch, now_ms, version
+        )
+        if not appended.is_duplicate:
+            self._queue_bytes(log.size_bytes - bytes_before)
+        return appended
+
+    def _check_room(self) -> None:
         if self.flusher.is_full:
             raise StorageFailed(f"{self.name}: too much waits for the disk already")
+
+    def _take(
+        self,
+        view: memoryview,
+        header: BatchHeader,
+        now_ms: int,
+        verification: Verification | None,
+        is_own: bool = False,
+    ) -> Appended:
+        if self.flusher.is_full:
+            self._check_room()
         log = self._log
         end_offset = log.end_offset
         try:
-            appended = log.append(view, header, self.leader_epoch, now_ms)
+            appended = log.append(
+                view, header, self.leader_epoch, now_ms, verification, None, is_own
+            )
         except OutOfOrderSequence:
             if self._failure is None:
                 raise
@@ -290,6 +347,48 @@ class Partition(PartitionReplica):
             raise FencedLeaderEpoch(f"{self.name} is at leader epoch {self.leader_epoch}")
         raise UnknownLeaderEpoch(f"{self.name} is at leader epoch {self.leader_epoch}")
 
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether a batch of this producer and epoch goes on with a transaction."""
+        return self._log.has_open_transaction(producer_id, epoch)
+
+    def begin_verification(
+        self, producer_id: int, epoch: int, sequence: int, now_ms: int
+    ) -> Verification | None:
+        """Before the coordinator is asked about a transaction that begins with this batch: what to
+        `append` it with afterwards. None when it has begun already, or needs no question.
+        """
+        if not self._log.config.verifies_transactions:
+            return None
+        return self._log.begin_verification(producer_id, epoch, sequence, now_ms)
+
+    def producers(self, count_max: int) -> list[tuple[int, Producer]]:
+        """So many of those it knows, with their ids; first those with an open transaction."""
+        return self._log.producers(count_max)
+
+    def read_stable(
+        self,
+        offset: int,
+        max_bytes: int,
+        limit: LogPosition,
+        *,
+        cached_only: bool,
+        known: Buffer | None = None,
+    ) -> tuple[Buffer, list[AbortedTransaction]] | None:
+        """As `read`, up to `limit`, which is `last_stable`, with the aborted transactions in it;
+        `known` is what another has read of just this, in the same turn.
+        """
+        log = self._log
+        if offset >= limit.offset:
+            if offset > log.end_offset:
+                raise OffsetOutOfRange(f"{self.name} ends at {log.end_offset}, not {offset}")
+            return b"", []
+        try:
+            return log.read_stable(offset, max_bytes, limit, cached_only=cached_only, known=known)
+        except FileNotFoundError:
+            if self.is_retired:
+                raise UnknownTopicOrPartition(f"{self.name} was deleted") from None
+            raise
+
     def read(self, offset: int, max_bytes: int, *, cached_only: bool) -> Buffer | None:
         """Committed batches from `offset` on; None when the disk would have to be waited for.
 
@@ -307,13 +406,13 @@ class Partition(PartitionReplica):
                 raise UnknownTopicOrPartition(f"{self.name} was deleted") from None
             raise
 
-    def search_time(self, timestamp_ms: int) -> Search:
-        """For the first committed record that is not older."""
-        return partial(self._log.first_at_or_after, timestamp_ms, self.high_watermark)
+    def search_time(self, timestamp_ms: int, limit: LogPosition) -> Search:
+        """For the first record that is not older, before the high watermark or `last_stable`."""
+        return partial(self._log.first_at_or_after, timestamp_ms, limit)
 
-    def search_youngest(self) -> Search:
-        """For the first of the youngest committed records."""
-        return partial(self._log.max_timestamp, self.high_watermark)
+    def search_youngest(self, limit: LogPosition) -> Search:
+        """For the first of the youngest records there."""
+        return partial(self._log.max_timestamp, limit)
 
     @property
     def start_offset(self) -> int:
@@ -450,3 +549,10 @@ class Partition(PartitionReplica):
     def last_data_of_producers(self) -> dict[int, tuple[int, int]]:
         """By producer the offset of its last batch, and its epoch."""
         return self._log.last_data_of_producers()
+
+
+def _check_transactional(header: BatchHeader) -> None:
+    if header.is_control:
+        raise InvalidRecord("clients may not write control batches")
+    if header.producer_id < 0:
+        raise InvalidRecord("a transactional batch without a producer id")

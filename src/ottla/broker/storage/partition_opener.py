@@ -41,6 +41,7 @@ def log_config(topic: TopicConfig, broker: BrokerConfig) -> LogConfig:
         index_interval_bytes=topic.index_interval_bytes,
         segment_index_bytes=topic.segment_index_bytes,
         producer_expiry_ms=broker.producer_id_expiration_ms,
+        verifies_transactions=broker.transaction_partition_verification_enable,
     )
 
 

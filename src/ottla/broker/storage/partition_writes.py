@@ -26,7 +26,7 @@ from ottla.log.directory import DataDirectory
 from ottla.log.hints import Hints
 from ottla.log.log import Log, LogPosition, SyncTicket
 from ottla.log.opening.short_logs import ShortLog
-from ottla.types import TopicPartition
+from ottla.types import NO_OFFSET, TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.storage.flusher import Flusher
@@ -450,6 +450,7 @@ class PartitionWrites:
             f"{self.name}: the high watermark cannot go from {before} to {position}, with {bound} "
             f"and the end at {log.end_offset}"
         )
+        stable_before = self.last_stable.offset if log.has_transactions else NO_OFFSET
         self.high_watermark = position
         waiters = self.waiters
         if waiters.commits:
@@ -460,8 +461,31 @@ class PartitionWrites:
             if position.segment_base == before.segment_base:
                 arrived = position.bytes_in_segment - before.bytes_in_segment
             waiters.arrived(self, arrived)
+            if NO_OFFSET < stable_before < self.last_stable.offset:
+                waiters.became_stable(self)
         if waiters.replica_fetches:
             waiters.committed_more(self)
+
+    @property
+    def has_transactions(self) -> bool:
+        """Whether `last_stable` may lie before the high watermark."""
+        return self._log.has_transactions
+
+    @property
+    def last_stable(self) -> LogPosition:
+        """All before it is committed, and of no transaction that might still be aborted.
+
+        Where records of an open one were deleted, nothing is stable but what is deleted, too.
+        """
+        high_watermark, log = self.high_watermark, self._log
+        if not log.has_transactions:
+            return high_watermark
+        unstable = log.first_unstable(high_watermark.offset)
+        if unstable is None or unstable.offset >= high_watermark.offset:
+            return high_watermark
+        if unstable.offset < log.start_offset:
+            return unstable._replace(offset=min(log.start_offset, high_watermark.offset))
+        return unstable
 
     # ---------------------------------------------------------------------- damage, and its cure
 

@@ -27,6 +27,9 @@ class FetchWaiter(Protocol):
     def arrived(self, partition: Any, byte_count: int) -> None:
         """So many bytes more are committed."""
 
+    def became_stable(self, partition: Any) -> None:
+        """Transactions have ended: who reads only such ones can read more than has arrived."""
+
     def has_news(self, partition: Any) -> None:
         """Its start has moved, or its replicas are others; for one of a replica, its commits."""
 
@@ -110,6 +113,10 @@ class Waiters:
     def arrived(self, partition: PartitionWrites, byte_count: int) -> None:
         for fetch in tuple(self.fetches):
             fetch.arrived(partition, byte_count)
+
+    def became_stable(self, partition: PartitionWrites) -> None:
+        for fetch in tuple(self.fetches):
+            fetch.became_stable(partition)
 
     def committed_more(self, partition: PartitionWrites) -> None:
         """Replicas have read it already, and are to know that it is committed."""

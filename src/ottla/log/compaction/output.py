@@ -9,7 +9,7 @@ from ottla.errors import StorageFailed
 from ottla.log.compaction.job import CompactionJob
 from ottla.log.index import Indexes
 from ottla.log.scan import SCAN_BYTES
-from ottla.log.segment import CLEANED, LOG, OFFSET_INDEX, TIME_INDEX, path_of
+from ottla.log.segment import CLEANED, LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, path_of
 from ottla.ports import Disk, File
 from ottla.wire.records import BatchHeader, read_header
 from ottla.wire.schema import Buffer
@@ -29,6 +29,7 @@ class CleanedSegment(NamedTuple):
     size: int
     is_changed: bool
     removed_batches: int
+    aborted_bytes: int = 0
 
 
 class Output:
@@ -110,8 +111,11 @@ class Output:
                 self._file.sync()
                 self._unsynced_bytes = 0
 
-    def finish(self, end: int) -> CleanedSegment:
-        """Blocking: all of it is on stable storage, except the names."""
+    def finish(self, end: int, aborted: bytes = b"") -> CleanedSegment:
+        """Blocking: all of it is on stable storage, except the names.
+
+        `aborted` is what its transaction index still has to tell.
+        """
         if self._next_offset != self._source_next_offset or self._next_offset > end:
             raise StorageFailed(
                 f"{self._directory}: a compacted segment would end at {self._next_offset}, "
@@ -122,7 +126,13 @@ class Output:
             self._file.sync()
             self._write_index(OFFSET_INDEX, self._indexes.encode_offsets())
             self._write_index(TIME_INDEX, self._indexes.encode_times())
-        return CleanedSegment(self._bases, self._size, self._is_changed, self._removed_batches)
+            if aborted:
+                self._write_index(TXN_INDEX, aborted)
+            else:
+                self._disk.remove(path_of(self._directory, self._bases[0], TXN_INDEX) + CLEANED)
+        return CleanedSegment(
+            self._bases, self._size, self._is_changed, self._removed_batches, len(aborted)
+        )
 
     def _write_index(self, suffix: str, data: bytes) -> None:
         file = self._create(suffix)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from ottla.errors import CorruptBatch, StorageFailed
+from ottla.log.aborted import decode_entries
 from ottla.log.compaction.job import CompactionJob, Source
 from ottla.log.compaction.key_map import KeyMap
 from ottla.log.compaction.output import CleanedSegment, Output
@@ -29,7 +30,7 @@ from ottla.log.compaction.records import (
 )
 from ottla.log.compaction.transactions import Outcomes, Transactions, read_outcomes
 from ottla.log.scan import OFFSET_DELTA_MAX, SCAN_BYTES
-from ottla.log.segment import LOG, OFFSET_INDEX, TIME_INDEX, path_of
+from ottla.log.segment import LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX, path_of
 from ottla.ports import Disk, File
 from ottla.wire.records import (
     BATCH_HEADER_BYTES,
@@ -75,7 +76,8 @@ class Compaction:
             output = Output(self._disk, self._job, [source.base_offset for source in group])
             try:
                 transactions = self._rewrite(group, output, transactions)
-                cleaned = output.finish(self._ends[self._job.sources.index(group[-1])])
+                end = self._ends[self._job.sources.index(group[-1])]
+                cleaned = output.finish(end, self._still_aborted(group))
             finally:
                 output.close()
             yield cleaned
@@ -190,6 +192,21 @@ class Compaction:
                 ) or self._is_last_of_producer(header)
                 self._put_batch(header, batch, output, can_go=can_go, must_stay=must_stay)
         return transactions
+
+    def _still_aborted(self, group: Sequence[Source]) -> bytes:
+        """Of what was aborted before the end of the cleaned range no record is left."""
+        entries = bytearray()
+        for source in group:
+            try:
+                data = self._disk.read_file(
+                    path_of(self._job.directory, source.base_offset, TXN_INDEX)
+                )
+            except FileNotFoundError:
+                continue
+            for entry in decode_entries(data):
+                if entry.marker_offset >= self.cleaned_to:
+                    entries += entry.encode()
+        return bytes(entries)
 
     def _put_batch(
         self,

@@ -34,6 +34,7 @@ from ottla.log.segment import (
     SNAPSHOT,
     SWAP,
     TIME_INDEX,
+    TXN_INDEX,
     Segment,
     path_of,
 )
@@ -42,7 +43,7 @@ from ottla.ports import Disk
 if TYPE_CHECKING:
     from ottla.log.log import Log
 
-_FILES: Final = (LOG, OFFSET_INDEX, TIME_INDEX)
+_FILES: Final = (LOG, OFFSET_INDEX, TIME_INDEX, TXN_INDEX)
 
 
 class SwapAbandoned(OttlaError):
@@ -71,6 +72,7 @@ class Swap:
         self._path = path_of(log.directory, base_offset, LOG)
         self._new = Segment(log.directory, base_offset, cleaned.size, self._old[-1].created_ms)
         self._new.is_created = True
+        self._new.aborted_bytes = cleaned.aborted_bytes
         self._pinned: list[Handle] = []
         self._is_announced = self._is_replaced = self._is_finished = False
 
@@ -100,7 +102,7 @@ class Swap:
         self._check()
         for segment in self._old:
             if segment.is_created and segment.size:
-                for handle in (segment.handle, segment.offset_handle, segment.time_handle):
+                for handle in _handles_of(segment):
                     self._handles.acquire(handle)
                     self._pinned.append(handle)
         file = self._disk.open(self._path + CLEANED)
@@ -141,7 +143,7 @@ class Swap:
             for suffix in suffixes:
                 path = path_of(self._log.directory, segment.base_offset, suffix)
                 yield path, path + DELETED
-        for suffix in (OFFSET_INDEX, TIME_INDEX):
+        for suffix in (OFFSET_INDEX, TIME_INDEX, TXN_INDEX):
             path = self._new.path(suffix)
             yield path + CLEANED, path
 
@@ -195,6 +197,12 @@ class Swap:
         current = _neighbours(log, bases)
         if any(one is not other for one, other in zip(current, self._old, strict=True)):
             raise SwapAbandoned(f"{log.directory} has other segments now")
+
+
+def _handles_of(segment: Segment) -> Iterator[Handle]:
+    yield from (segment.handle, segment.offset_handle, segment.time_handle)
+    if segment.aborted_bytes:
+        yield segment.aborted_handle
 
 
 def _neighbours(log: Log, bases: Sequence[int]) -> list[Segment]:

@@ -1,25 +1,20 @@
 """What compaction has to know of transactions: how each one ended.
 
-There is no transaction index yet, so it is read from the markers in the log. A transaction that
-has no marker within the range is undecided: compaction stops in front of it. So no transaction is
-ever cleaned in halves, and what lies before the cleaned offset is decided.
+It is read from the markers in the log, as the range has to be read anyway. A transaction that has
+no marker within the range is undecided: compaction stops in front of it. So no transaction is ever
+cleaned in halves, and what lies before the cleaned offset is decided. Of the aborted ones no record
+is left there, so the transaction index need not tell of them any more.
 """
 
 from __future__ import annotations
 
-import struct
 from collections import deque
 from collections.abc import Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
-from ottla.errors import CorruptBatch
-from ottla.wire.records import BatchHeader, decode_records
+from ottla.log.markers import ABORT, COMMIT, OTHER, read_marker
+from ottla.wire.records import BatchHeader
 from ottla.wire.schema import Buffer
-
-_MARKER_KEY: Final = struct.Struct(">hh")
-ABORT: Final = 0
-COMMIT: Final = 1
-OTHER: Final = -1
 
 
 class Aborted(NamedTuple):
@@ -34,28 +29,16 @@ class Outcomes(NamedTuple):
     undecided_from: int | None
 
 
-def marker_type(batch: Buffer) -> int | None:
-    """Of a control batch; None when its marker has been removed."""
-    records = decode_records(batch)
-    if not records:
-        return None
-    key = records[0].key
-    if key is None or len(key) < _MARKER_KEY.size:
-        raise CorruptBatch("a control record without a type")
-    kind = _MARKER_KEY.unpack_from(key)[1]
-    return kind if kind in (ABORT, COMMIT) else OTHER
-
-
 def read_outcomes(batches: Iterable[tuple[BatchHeader, Buffer]], first_dirty: int) -> Outcomes:
     aborted: list[Aborted] = []
     begun: dict[int, int] = {}
     for header, batch in batches:
         if header.is_control:
-            kind = marker_type(batch)
-            if kind == OTHER:
+            marker = read_marker(batch)
+            if marker is not None and marker.kind == OTHER:
                 continue
             first_offset = begun.pop(header.producer_id, None)
-            if first_offset is not None and kind == ABORT:
+            if first_offset is not None and marker is not None and marker.kind == ABORT:
                 aborted.append(Aborted(header.producer_id, first_offset))
         elif header.is_transactional:
             begun.setdefault(header.producer_id, header.base_offset)
@@ -80,7 +63,8 @@ class Transactions:
         self._come_to(header.last_offset)
         producer_id = header.producer_id
         if header.is_control:
-            return self._lets_marker_go(producer_id, marker_type(batch))
+            marker = read_marker(batch)
+            return self._lets_marker_go(producer_id, None if marker is None else marker.kind)
         if producer_id in self._aborted:
             self._aborted[producer_id] = True
             return True

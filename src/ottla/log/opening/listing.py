@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
 
 from ottla.log import epochs
+from ottla.log.aborted import AbortedTransaction
 from ottla.log.corruption import NOTE, Corruption
 from ottla.log.index import OFFSET_ENTRY, TIME_ENTRY
 from ottla.log.producer_state import EMPTY_SNAPSHOT_BYTES, CorruptSnapshot, ProducerState
-from ottla.log.scan import batches
+from ottla.log.scan import batches, whole
 from ottla.log.segment import (
     CLEANED,
     DELETED,
@@ -18,12 +20,21 @@ from ottla.log.segment import (
     SNAPSHOT,
     SWAP,
     TIME_INDEX,
+    TXN_INDEX,
     Segment,
 )
 from ottla.log.site import Site
 
+OFFSET_MAX: Final = 2**63 - 1
 _OFFSET_DIGITS: Final = 20
-_LEFTOVERS: Final = (DELETED, CLEANED, OFFSET_INDEX + SWAP, TIME_INDEX + SWAP, ".tmp")
+_LEFTOVERS: Final = (
+    DELETED,
+    CLEANED,
+    OFFSET_INDEX + SWAP,
+    TIME_INDEX + SWAP,
+    TXN_INDEX + SWAP,
+    ".tmp",
+)
 _ENTRY_BYTES: Final = {OFFSET_INDEX: OFFSET_ENTRY.size, TIME_INDEX: TIME_ENTRY.size}
 
 
@@ -57,7 +68,7 @@ class Loaded:
 
 def look(site: Site) -> Found:
     found = Found()
-    index_bytes: dict[str, dict[int, int]] = {OFFSET_INDEX: {}, TIME_INDEX: {}}
+    index_bytes: dict[str, dict[int, int]] = {OFFSET_INDEX: {}, TIME_INDEX: {}, TXN_INDEX: {}}
     for name, size in site.disk.sizes(site.directory):
         digits, suffix = name[:_OFFSET_DIGITS], name[_OFFSET_DIGITS:]
         if name == epochs.FILE_NAME:
@@ -79,6 +90,8 @@ def look(site: Site) -> Found:
             elif suffix in index_bytes:
                 index_bytes[suffix][offset] = size
     found.segments.sort(key=lambda segment: segment.base_offset)
+    for segment in found.segments:
+        segment.aborted_bytes = index_bytes[TXN_INDEX].get(segment.base_offset, 0)
     found.unindexed = [s for s in found.segments if s.size and not _is_indexed(s, index_bytes)]
     return found
 
@@ -117,11 +130,29 @@ def producers_at(
             break
     following = [*(segment.base_offset for segment in segments[1:]), offset]
     for segment, next_base in zip(segments, following, strict=True):
-        if next_base <= state_offset or segment.base_offset >= offset:
-            continue
-        start = segment.position_before(state_offset, site.handles, cached_only=False)
-        read = segment.reader(site.handles)
-        for _, header, _ in batches(read, start, segment.size):
-            if state_offset <= header.base_offset < offset:
-                state.replay(header, site.now_ms)
+        if next_base > state_offset and segment.base_offset < offset:
+            for _ in _replayed(site, state, segment, state_offset, offset):
+                pass
     return state
+
+
+def aborted_in(site: Site, segments: list[Segment], snapshots: dict[int, int], at: int) -> bytes:
+    """Blocking: the transaction index of a segment, as its batches and those before tell it."""
+    segment = segments[at]
+    state = producers_at(site, segments[: at + 1], snapshots, segment.base_offset)
+    ended = _replayed(site, state, segment, segment.base_offset, OFFSET_MAX)
+    return b"".join(transaction.encode() for transaction in ended)
+
+
+def _replayed(
+    site: Site, state: ProducerState, segment: Segment, start_offset: int, end_offset: int
+) -> Iterator[AbortedTransaction]:
+    """Blocking: the state takes in a part of the segment; yields what was aborted in it."""
+    start = segment.position_before(start_offset, site.handles, cached_only=False)
+    read = segment.reader(site.handles)
+    for position, header, batch in batches(read, start, segment.size):
+        if start_offset <= header.base_offset < end_offset:
+            all_of_it = whole(read, position, header, batch) if header.is_control else batch
+            aborted = state.replay(header, all_of_it, site.now_ms)
+            if aborted is not None:
+                yield aborted

@@ -21,7 +21,7 @@ from ottla.log.corruption import (
 )
 from ottla.log.epochs import Epochs
 from ottla.log.index import Indexes
-from ottla.log.opening.listing import Found, Loaded, look, producers_at
+from ottla.log.opening.listing import Found, Loaded, aborted_in, look, producers_at
 from ottla.log.opening.recovery import Damaged, epochs_in, recover
 from ottla.log.opening.short_logs import ShortLog
 from ottla.log.opening.swaps import complete_swaps
@@ -149,6 +149,10 @@ def _believe(site: Site, found: Found, short: ShortLog | None) -> Loaded:
     for segment in found.unindexed:
         indexes = segment.rebuild_indexes(site.handles, site.config.index_interval_bytes)
         unsynced.write_whole(segment.index_files(indexes))
+        aborted = aborted_in(site, segments, snapshots, segments.index(segment))
+        if aborted:
+            unsynced.write_whole([(segment.aborted_handle, aborted)])
+            segment.aborted_bytes = len(aborted)
     last = segments[-1]
     latest_snapshot = max(snapshots, default=0)
     if not last.size:

@@ -19,6 +19,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from ottla.errors import StorageFailed
+from ottla.log.aborted import entries_before
 from ottla.log.corruption import UNKNOWN_END, Corruption, examine, survey
 from ottla.log.epochs import Epochs
 from ottla.log.handles import Handle, Handles
@@ -26,11 +27,12 @@ from ottla.log.index import Indexes
 from ottla.log.opening.listing import (
     Found,
     Loaded,
+    aborted_in,
     producers_at,
     read_snapshot,
 )
-from ottla.log.scan import OFFSET_DELTA_MAX, SCAN_BYTES, batches, is_intact
-from ottla.log.segment import SNAPSHOT, Segment, end_by_indexes, ends_well
+from ottla.log.scan import OFFSET_DELTA_MAX, SCAN_BYTES, batches, is_intact, whole
+from ottla.log.segment import SNAPSHOT, TXN_INDEX, Segment, end_by_indexes, ends_well
 from ottla.log.site import Site
 from ottla.log.unsynced import Unsynced
 from ottla.log.values import LogPosition
@@ -88,6 +90,8 @@ class Recovery:
         self._doubted_from = 0
         self._has_doubted = False
         self._snapshot = b""
+        # By base offset, of those segments that were looked at.
+        self._aborted: dict[int, bytes] = {}
 
     def run(self) -> Loaded:
         segments = self._segments
@@ -98,6 +102,7 @@ class Recovery:
             self._write_indexes(rebuilt)
         else:
             self._walk_from(first, rebuilt)
+        self._write_aborted()
         self._epochs.cut_end(self._end_offset)
         self._epochs.save(
             self._unsynced, self._site.directory, self._end_offset, is_doubted=self._has_doubted
@@ -134,6 +139,7 @@ class Recovery:
         self._end_offset = point
         self._epochs = self._load_epochs(segments)
         self._producers = producers_at(self._site, segments, self._snapshots, point)
+        self._aborted[segments[-1].base_offset] = self._aborted_before(segments[-1], point)
         self._drop_snapshots_after(point)
 
     def _write_indexes(self, rebuilt: list[tuple[Segment, Indexes]]) -> None:
@@ -211,15 +217,21 @@ class Recovery:
         """
         handles, rebuilt = self._site.handles, []
         for at in range(first):
-            if self._ends_well(at):
-                continue
             segment, next_base = self._segments[at], self._segments[at + 1].base_offset
+            if self._ends_well(at):
+                if len(self._aborted_before(segment, next_base)) != segment.aborted_bytes:
+                    self._aborted[segment.base_offset] = self._rebuilt_aborted(at)
+                continue
             examined = examine(segment, segment.reader(handles), segment.size, next_base)
             if examined.corruption is not None:
                 raise Damaged(examined.corruption)
             interval = self._site.config.index_interval_bytes
             rebuilt.append((segment, segment.rebuild_indexes(handles, interval)))
+            self._aborted[segment.base_offset] = self._rebuilt_aborted(at)
         return rebuilt
+
+    def _rebuilt_aborted(self, at: int) -> bytes:
+        return aborted_in(self._site, self._segments, self._snapshots, at)
 
     def _check_point_is_there(self, segment: Segment, checked_bytes: int) -> None:
         """The segment of the recovery point has to be whole up to there."""
@@ -271,14 +283,18 @@ class Recovery:
         indexes = segment.indexes = begin.indexes
         checked_bytes = self._doubted_from = begin.position
         self._end_offset = segment.base_offset
-        for position, header in self._intact(segment, begin.position):
+        read = segment.reader(self._site.handles)
+        aborted = bytearray(self._aborted_before(segment, begin.offset))
+        for position, header, batch in self._intact(segment, begin.position):
             offset = header.last_offset - segment.base_offset
             if header.base_offset < self._end_offset or offset > OFFSET_DELTA_MAX:
                 break
             interval = self._site.config.index_interval_bytes
             indexes.add(offset, position, header.size, header.max_timestamp, interval)
             if header.base_offset >= begin.offset:
-                self._producers.replay(header, self._site.now_ms)
+                all_of_it = whole(read, position, header, batch) if header.is_control else batch
+                ended = self._producers.replay(header, all_of_it, self._site.now_ms)
+                aborted += b"" if ended is None else ended.encode()
                 if header.leader_epoch > self._epochs.latest:
                     self._epochs.assign(LeaderEpoch(header.leader_epoch), header.base_offset)
             elif self._epochs.epoch_at(header.base_offset) != header.leader_epoch:
@@ -287,7 +303,26 @@ class Recovery:
             checked_bytes = position + header.size
             if header.next_offset <= self._recovery_point:
                 self._doubted_from = checked_bytes
+        self._aborted[segment.base_offset] = bytes(aborted)
         return checked_bytes
+
+    def _aborted_before(self, segment: Segment, offset: int) -> bytes:
+        """Of its transaction index what was synced, or cannot be wrong."""
+        data = segment.read_aborted(self._site.handles)
+        return entries_before(data, segment.base_offset, offset)
+
+    def _write_aborted(self) -> None:
+        """The transaction indexes of what was looked at, as the batches tell them."""
+        for segment in self._segments:
+            data = self._aborted.get(segment.base_offset)
+            if data:
+                self._unsynced.write_whole([(segment.aborted_handle, data)])
+            elif data is not None and segment.aborted_bytes:
+                self._site.handles.drop(segment.aborted_handle)
+                self._site.disk.remove(segment.path(TXN_INDEX))
+                self._unsynced.names_changed()
+            if data is not None:
+                segment.aborted_bytes = len(data)
 
     def _write_again(self, segment: Segment, checked_bytes: int) -> None:
         """What lies after the recovery point is made dirty, so that the sync will write it."""
@@ -299,13 +334,15 @@ class Recovery:
                 data = file.read(min(SCAN_BYTES, checked_bytes - position), position)
                 file.write([data], position)
 
-    def _intact(self, segment: Segment, begin_at: int) -> Iterator[tuple[int, BatchHeader]]:
+    def _intact(
+        self, segment: Segment, begin_at: int
+    ) -> Iterator[tuple[int, BatchHeader, memoryview]]:
         read, position = segment.reader(self._site.handles), begin_at
         point, end_offset = self._recovery_point, segment.base_offset
-        for position, header, _ in batches(read, begin_at, segment.size):
+        for position, header, batch in batches(read, begin_at, segment.size):
             if header.last_offset >= point:
                 break
-            yield position, header
+            yield position, header, batch
             position += header.size
             end_offset = header.next_offset
         for at, header, batch in batches(read, position, segment.size):
@@ -315,7 +352,7 @@ class Recovery:
                 return
             if not is_intact(read, at, header, batch):
                 return
-            yield at, header
+            yield at, header, batch
 
     def _write_out(self, segment: Segment, next_base: int) -> None:
         """A segment that is not the last gets its files as after a roll."""

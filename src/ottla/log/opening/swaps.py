@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from ottla.log.opening.listing import Found
 from ottla.log.scan import batches
-from ottla.log.segment import LOG, OFFSET_INDEX, SWAP, TIME_INDEX
+from ottla.log.segment import LOG, OFFSET_INDEX, SWAP, TIME_INDEX, TXN_INDEX
 from ottla.log.site import Site
 
 
@@ -23,9 +23,11 @@ def complete_swaps(site: Site, found: Found) -> None:
                 site.disk.remove(segment.path(LOG))
                 site.disk.remove(segment.path(OFFSET_INDEX))
                 site.disk.remove(segment.path(TIME_INDEX))
+                site.disk.remove(segment.path(TXN_INDEX))
         # Whose indexes these are, nobody can tell any more. They are built anew from the log.
         site.disk.remove(site.path(base_offset, OFFSET_INDEX))
         site.disk.remove(site.path(base_offset, TIME_INDEX))
+        site.disk.remove(site.path(base_offset, TXN_INDEX))
         site.disk.sync_directory(site.directory)
         site.disk.rename(swap, site.path(base_offset, LOG))
     site.disk.sync_directory(site.directory)
