@@ -44,11 +44,14 @@ def _both(*changes: Callable[[ExitStack], None]) -> Callable[[ExitStack], None]:
     return apply
 
 
-def _counted_unsynced(_: Any) -> Any:
-    def mutant(partition: Any) -> asyncio.Future[None]:
-        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        future.set_result(None)
-        return future
+def _counted_unsynced(wait_durable: Any) -> Any:
+    """Whoever waits until a copy is on disk is told at once that it is; not so the metadata's."""
+
+    def mutant(self: Any, waiter: Any, item: Any) -> None:
+        if self.name.topic == "__cluster_metadata" or self._log.fenced:
+            wait_durable(self, waiter, item)
+        else:
+            waiter.succeeded(item)
 
     return mutant
 
@@ -175,10 +178,13 @@ def mutants() -> tuple[Mutant, ...]:
     return (
         Mutant(
             "an unsynced fetch counted",
-            POWER,
+            (*POWER, "brown-out"),
             _both(
-                replaced(f"{fetcher}:until_durable", _counted_unsynced),
-                replaced(f"{replica}.is_all_durable", lambda _: property(lambda self: True)),
+                replaced(f"{replica}.wait_durable", _counted_unsynced),
+                replaced(
+                    f"{replica}.is_all_durable",
+                    lambda _: property(lambda self: not self._log.fenced),
+                ),
             ),
         ),
         Mutant("a vote before its sync", ("brown-out", "kill", "isolate", "cut"), _hasty_vote),

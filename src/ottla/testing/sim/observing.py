@@ -75,14 +75,21 @@ class Observer:
             return
         assert leader.broker is not None
         quorum = leader.broker._quorum
-        if quorum.kraft_version:
-            # Voters come and go: by that alone a leader may lose its vote, or its majority.
+        if quorum.is_leader and quorum.leader_epoch == before.epoch:
             return
-        if not quorum.is_leader or quorum.leader_epoch != before.epoch:
-            self._history.complain(
-                f"node {leader.id} led the metadata log in epoch {before.epoch}, node "
-                f"{follower.id} heard it all the time, and it was deposed"
-            )
+        if not self._vote_still(leader, follower):
+            # Who loses its vote loses the lead; and who hears it may not be enough any more.
+            return
+        self._history.complain(
+            f"node {leader.id} led the metadata log in epoch {before.epoch}, node "
+            f"{follower.id} heard it all the time, and it was deposed"
+        )
+
+    def _vote_still(self, *nodes: Node) -> bool:
+        """By what each of them knows of the voters, committed or not."""
+        ids = {node.id for node in nodes}
+        brokers = [node.broker for node in nodes]
+        return all(broker is not None and ids <= broker._quorum.voter_ids for broker in brokers)
 
     def _find_reign(self) -> Reign | None:
         """A leader of the metadata log that another voter follows."""
