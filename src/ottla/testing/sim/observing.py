@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ottla.broker.storage.partition import Partition
-from ottla.cluster.image import ResourceType
+from ottla.cluster.image import NOT_MOVING, ResourceType
 from ottla.cluster.snapshot import copy_of
 from ottla.testing.sim.checkers import FinalLog, Stored
 from ottla.testing.sim.history import History, Lead, TopicState
@@ -45,8 +45,8 @@ class Observer:
         self._reign: Reign | None = None
         # By node and incarnation, why its broker could not go on.
         self.given_up: dict[tuple[int, int], str] = {}
-        # By node, incarnation and partition.
-        self._high_watermarks: dict[tuple[int, int, str], int] = {}
+        # By node, incarnation and partition: one that has left and come back begins anew.
+        self._high_watermarks: dict[tuple[int, int, str], tuple[Partition, int]] = {}
         self._in_sync = InSyncWatch(history)
 
     def look(self) -> None:
@@ -124,13 +124,14 @@ class Observer:
                 self._history.lead(Lead(name, partition.leader_epoch, node.id))
             # A copy that was damaged begins anew.
             key = (node.id, node.incarnation, f"{name} {partition.refills}")
-            before, now = self._high_watermarks.get(key, 0), partition.high_watermark.offset
-            if now < before:
+            now = partition.high_watermark.offset
+            known, before = self._high_watermarks.get(key, (partition, 0))
+            if now < before and known is partition:
                 self._history.complain(
                     f"{partition.name}: the high watermark of node {node.id} went from {before} "
                     f"to {now}"
                 )
-            self._high_watermarks[key] = now
+            self._high_watermarks[key] = (partition, now)
 
     def look_at_disk(self, node: Node) -> None:
         """What is written now another replica may have: under one epoch an offset is one batch."""
@@ -306,6 +307,8 @@ def _stuck_partitions(brokers: dict[int, Broker], broker: Broker, at_rest: bool)
             if image.leader == NO_NODE:
                 stuck.append(f"{name} has no leader, in sync are {list(image.isr)}")
                 continue
+            if image.moving != NOT_MOVING:
+                stuck.append(f"{name} is being moved: {image.moving}")
             if set(image.isr) != set(image.replicas):
                 stuck.append(f"{name}: in sync are {list(image.isr)} of {list(image.replicas)}")
             if own not in image.replicas:

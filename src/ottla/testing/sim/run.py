@@ -27,6 +27,7 @@ from ottla.testing.sim.workloads import (
     EndWatcher,
     IdempotentProducer,
     Member,
+    Mover,
     PlainProducer,
     QuorumChanger,
     Reader,
@@ -35,7 +36,7 @@ from ottla.testing.sim.workloads import (
 from ottla.testing.sim.workloads.administrator import create_topic
 from ottla.testing.sim.workloads.producers import Package
 from ottla.testing.sim.world import World
-from ottla.types import TopicPartition
+from ottla.types import OFFSETS_TOPIC, TopicPartition
 from ottla.wire.records import Record, encode_batch
 
 T = TypeVar("T")
@@ -49,12 +50,13 @@ REST_S_MAX: Final = 120.0
 SCRUBBED_S: Final = 8.0
 RUN_S_MAX: Final = 2_000.0
 STUCK_TOLD_MAX: Final = 6
+OFFSETS_PARTITIONS: Final = 3
 SETTINGS: Final = {
     # What each node rewrites for itself cannot be compared batch by batch.
     "log.cleaner.enable": "false",
     "log.scrub.interval.ms": "2000",
     "replica.damaged.refill.enable": "true",
-    "offsets.topic.num.partitions": "3",
+    "offsets.topic.num.partitions": str(OFFSETS_PARTITIONS),
     "offsets.topic.replication.factor": "3",
     "group.initial.rebalance.delay.ms": "0",
     "log.flush.offset.checkpoint.interval.ms": "5000",
@@ -79,6 +81,8 @@ TOPICS: Final = {
 GROUPS: Final = ("one", "two")
 # In every third run the voters of the metadata log are records, and change all the time.
 SEEDS_PER_CHANGED_QUORUM: Final = 3
+# In every fourth run, the first among them, partitions move all the time.
+SEEDS_PER_MOVES: Final = 4
 
 
 class Stuck(AssertionError):
@@ -95,6 +99,7 @@ class Report:
     troubles: int = 0
     elections: int = 0
     voter_changes: int = 0
+    moves: int = 0
     longest_pause_s: float = 0.0
     rest_s: float = 0.0
     virtual_s: float = 0.0
@@ -116,10 +121,12 @@ def run_seed(
     seconds: float = TROUBLED_S,
     kinds: Sequence[str] | None = None,
     leave_out: Collection[int] = (),
+    has_moves: bool | None = None,
 ) -> Report:
     """Never raises what it is there to find: the report has it.
 
     `kinds` are the only kinds of trouble; those with the numbers in `leave_out` do not happen.
+    Whether partitions move follows from the seed, unless it is said.
     """
     began_s = time.process_time()
     report = Report(seed)
@@ -129,7 +136,9 @@ def run_seed(
         chance = world.random("troubles")
         planned = plan(chance, sorted(world.nodes), seconds, kinds)
         troubles = [each for at, each in enumerate(planned) if at not in leave_out]
-        run = Run(world, report, troubles, seconds, has_changes=has_changes)
+        if has_moves is None:
+            has_moves = seed % SEEDS_PER_MOVES == 1
+        run = Run(world, report, troubles, seconds, has_changes=has_changes, has_moves=has_moves)
         try:
             world.run(run.whole(), RUN_S_MAX)
         except (Broken, Stuck) as error:
@@ -162,9 +171,11 @@ class Run:
         seconds: float,
         *,
         has_changes: bool,
+        has_moves: bool,
     ) -> None:
         self._world = world
         self._has_changes = has_changes
+        self._has_moves = has_moves
         self._report = report
         self._seconds = seconds
         self.history = History(lambda: world.now_s)
@@ -195,6 +206,7 @@ class Run:
         world.trace("world", "the faults are over")
         healed_s = world.now_s
         await self._troubles.heal()
+        self._stage.is_healed = True
         supervising = asyncio.ensure_future(self._troubles.supervise())
         try:
             await self._come_to_rest()
@@ -252,11 +264,18 @@ class Run:
                 workers[name] = member.run
         if self._has_changes:
             workers["quorum-changer"] = QuorumChanger(stage, "quorum-changer", self._count).run
+        if self._has_moves:
+            groups = [TopicPartition(OFFSETS_TOPIC, each) for each in range(OFFSETS_PARTITIONS)]
+            places = [*stage.partitions, *groups]
+            workers["mover"] = Mover(stage, "mover", places, self._count_move).run
         for name, run in workers.items():
             stage.begin(name, run())  # type: ignore[arg-type]
 
     def _count(self) -> None:
         self._report.voter_changes += 1
+
+    def _count_move(self) -> None:
+        self._report.moves += 1
 
     # ----------------------------------------------------------------------------------- the rest
 

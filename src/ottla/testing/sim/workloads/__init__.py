@@ -3,6 +3,7 @@
 from ottla.testing.sim.workloads.administrator import Administrator
 from ottla.testing.sim.workloads.elector import Elector
 from ottla.testing.sim.workloads.members import Member
+from ottla.testing.sim.workloads.mover import Mover
 from ottla.testing.sim.workloads.producers import IdempotentProducer, PlainProducer
 from ottla.testing.sim.workloads.quorum_changer import QuorumChanger
 from ottla.testing.sim.workloads.readers import EndWatcher, Reader
@@ -14,6 +15,7 @@ __all__ = [
     "EndWatcher",
     "IdempotentProducer",
     "Member",
+    "Mover",
     "PlainProducer",
     "QuorumChanger",
     "Reader",

@@ -33,6 +33,8 @@ class Stage:
         self.world = world
         self.history = history
         self.partitions = partitions
+        # No more faults, though the load goes on.
+        self.is_healed = False
         self.is_over = False
         self.spawned: dict[str, Spawned[None]] = {}
 
