@@ -34,6 +34,8 @@ class Mutant(NamedTuple):
     # The kinds of trouble that are to find it.
     kinds: Sequence[str]
     apply: Callable[[ExitStack], None]
+    # Where it takes partitions that move all the time.
+    has_moves: bool | None = None
 
 
 def _both(*changes: Callable[[ExitStack], None]) -> Callable[[ExitStack], None]:
@@ -170,6 +172,38 @@ def _without_a_record(records: Any) -> Any:
     return mutant
 
 
+def _arrived_at_once(_: Any) -> Any:
+    """As soon as one of those who are to stay is in sync."""
+    from ottla.cluster.image import NOT_MOVING
+
+    def mutant(self: Any, isr: Any) -> Any:
+        if self.moving == NOT_MOVING or not set(self.target) & set(isr):
+            return None
+        return type(self)(self.target)
+
+    return mutant
+
+
+def _named(self: Any, replicas: Any) -> bool:
+    return True
+
+
+def _never_lifted(begin: Any) -> Any:
+    """The lowest rate that was ever set stays."""
+    from ottla.config.setting import LONG_MAX
+
+    def mutant(self: Any, clock: Any, rate: Callable[[], int]) -> None:
+        lowest = [LONG_MAX]
+
+        def lowest_rate() -> int:
+            lowest[0] = min(lowest[0], rate())
+            return lowest[0]
+
+        begin(self, clock, lowest_rate)
+
+    return mutant
+
+
 def mutants() -> tuple[Mutant, ...]:
     from mutants import replaced
 
@@ -233,24 +267,43 @@ def mutants() -> tuple[Mutant, ...]:
             PROCESSES,
             replaced("ottla.cluster.snapshot:ImageCopy.records", _without_a_record),
         ),
+        Mutant(
+            "a move that completes before its target is in sync",
+            (*PROCESSES, *NETWORK),
+            replaced("ottla.cluster.moves:Route.arrived", _arrived_at_once),
+            has_moves=True,
+        ),
+        Mutant(
+            "a throttle that is never lifted",
+            (*PROCESSES, *NETWORK),
+            _both(
+                replaced("ottla.broker.replication.throttles:ByteRate.__init__", _never_lifted),
+                replaced("ottla.broker.storage.partition:Partition._is_named", lambda _: _named),
+            ),
+            has_moves=True,
+        ),
     )
 
 
 def seeds_until_found(mutant: Mutant, first: int, seeds_max: int) -> tuple[int | None, str]:
     """A seed that fails without the mutant as well has not found it."""
-    from ottla.testing.sim.run import run_seed
-
     for seed in range(first, first + seeds_max):
         with ExitStack() as stack:
             mutant.apply(stack)
-            failure = run_seed(seed, kinds=mutant.kinds, seconds=SECONDS).failure
+            failure = _run(seed, mutant).failure
         if failure is None:
             continue
-        sound = run_seed(seed, kinds=mutant.kinds, seconds=SECONDS).failure
+        sound = _run(seed, mutant).failure
         if sound is None:
             return seed - first + 1, failure
         print(f"  seed {seed} fails without any mutant: {sound}", file=sys.stderr, flush=True)
     return None, ""
+
+
+def _run(seed: int, mutant: Mutant) -> Any:
+    from ottla.testing.sim.run import run_seed
+
+    return run_seed(seed, kinds=mutant.kinds, seconds=SECONDS, has_moves=mutant.has_moves)
 
 
 def report(words: Sequence[str], first: int, seeds_max: int) -> int:

@@ -1,5 +1,7 @@
 """Whoever is in sync by the metadata has all that is committed: looked at while it happens.
 
+So has whoever a partition was moved to.
+
 In the end all replicas are equal, and nobody would see that one of them might have been elected
 without something that was acknowledged.
 """
@@ -9,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from ottla.cluster.moves import route_of
 from ottla.testing.sim.history import History
 from ottla.types import TopicPartition
 
 if TYPE_CHECKING:
     from ottla.broker.main import Broker
     from ottla.broker.storage.partition import Partition
-    from ottla.cluster.image import MetadataImage
+    from ottla.cluster.image import MetadataImage, PartitionImage
 
 # A partition by the id of its topic, and its index.
 Place = tuple[bytes, int]
@@ -29,18 +32,12 @@ class Committed(NamedTuple):
     node: int
 
 
-class Decided(NamedTuple):
-    """The newest metadata of a partition that any node had."""
-
-    partition_epoch: int
-    isr: tuple[int, ...]
-
-
 class InSyncWatch:
     def __init__(self, history: History) -> None:
         self._history = history
         self._committed: dict[Place, Committed] = {}
-        self._decided: dict[Place, Decided] = {}
+        # The newest metadata of each partition that any node had.
+        self._decided: dict[Place, PartitionImage] = {}
         # A leader may have heard of a change from a controller that is gone since.
         self._answered: dict[Place, int] = {}
         self._told: set[tuple[Place, int]] = set()
@@ -79,7 +76,22 @@ class InSyncWatch:
                 place = (topic.id, index)
                 known = self._decided.get(place)
                 if known is None or partition.partition_epoch > known.partition_epoch:
-                    self._decided[place] = Decided(partition.partition_epoch, partition.isr)
+                    self._decided[place] = partition
+                    if known is not None:
+                        self._judge_move(TopicPartition(topic.name, index), known, partition)
+
+    def _judge_move(
+        self, name: TopicPartition, before: PartitionImage, after: PartitionImage
+    ) -> None:
+        """Replicas go when all who stay are in sync; who goes back need not be."""
+        is_next = after.partition_epoch == before.partition_epoch + 1
+        has_left = not set(before.replicas) <= set(after.replicas)
+        is_back = set(after.replicas) == set(route_of(before).origin)
+        if is_next and has_left and not is_back and not set(after.replicas) <= set(after.isr):
+            self._history.complain(
+                f"{name} has moved from {list(before.replicas)} to {list(after.replicas)}, and in "
+                f"sync are {list(after.isr)}"
+            )
 
     def _judge(self, place: Place, node: int, partition: Partition, committed: Committed) -> None:
         is_unknown = partition.failure is not None or partition.is_fenced or partition.is_offline

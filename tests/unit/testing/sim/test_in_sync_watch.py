@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
+from ottla.cluster.image import NOT_MOVING, Moving, PartitionImage
 from ottla.log.epochs import Epochs
 from ottla.testing.sim.history import History
 from ottla.testing.sim.in_sync_watch import InSyncWatch
@@ -66,3 +67,36 @@ def test_a_member_that_has_all_of_it_and_one_that_is_not_in_sync_are_well() -> N
 def test_metadata_that_a_leader_has_left_behind_proves_nothing() -> None:
     leader, member = replica(5, 5, partition_epoch=4), replica(2, 2)
     assert not complaints(broker(leader, (1, 2)), broker(member, (1, 2)))
+
+
+def image(replicas: tuple[int, ...], isr: tuple[int, ...], moving: Moving, epoch: int) -> Any:
+    partition = PartitionImage(1, LeaderEpoch(1), epoch, replicas, isr, moving=moving)
+    topic = SimpleNamespace(id=ID, name="main", partitions={0: partition})
+    return SimpleNamespace(image=SimpleNamespace(topics_by_id={ID: topic}))
+
+
+def moved(*steps: Any) -> list[str]:
+    history = History()
+    watch = InSyncWatch(history)
+    for metadata in steps:
+        watch.look({1: SimpleNamespace(_partitions=[], _metadata=metadata)})
+    return history.complaints
+
+
+COMING = Moving(adding=(3,), removing=(2,))
+
+
+def test_a_move_that_has_arrived_with_somebody_who_is_not_in_sync_is_found() -> None:
+    (said,) = moved(image((1, 3, 2), (1, 2), COMING, 4), image((1, 3), (1,), NOT_MOVING, 5))
+    assert said == "main-0 has moved from [1, 3, 2] to [1, 3], and in sync are [1]"
+    assert moved(image((1, 2), (1, 2), NOT_MOVING, 4), image((1, 3), (1,), NOT_MOVING, 5))
+
+
+def test_a_move_that_has_arrived_in_sync_or_has_gone_back_is_well() -> None:
+    coming = image((1, 3, 2), (1, 2), COMING, 4)
+    assert not moved(coming, image((1, 3), (1, 3), NOT_MOVING, 5))
+    assert not moved(coming, image((1, 2), (1,), NOT_MOVING, 5))
+    # Nobody has gone: internal topics get more replicas when nodes come.
+    assert not moved(image((1, 2), (1, 2), NOT_MOVING, 4), image((1, 2, 3), (1, 2), NOT_MOVING, 5))
+    # Who was in sync on arrival may have fallen back since.
+    assert not moved(coming, image((1, 3), (1,), NOT_MOVING, 6))

@@ -43,7 +43,7 @@ def complaints(what: Callable[[MetadataQuorum], None]) -> list[str]:
         observer.look()
         what(leader)
         # All of it happens between two looks.
-        while leader.is_leader:
+        while leader.is_leader:  # noqa: ASYNC110
             await asyncio.sleep(LOOK_S)
         observer.look()
 

@@ -48,6 +48,8 @@ REPLICAS_MIN: Final = 2
 TIMEOUT_MS: Final = 4_000
 PAUSE_S_MAX: Final = 4.0
 RETRY_S_MAX: Final = 1.0
+# A node may still hand on what its client has given up.
+LATE_S: Final = 10.0
 
 
 class Mover:
@@ -86,15 +88,18 @@ class Mover:
             await self._throttle(cluster, random.choice(RATES) if chance < 0.9 else None)
 
     async def _settle(self, cluster: Cluster) -> None:
-        """Everywhere, and as fast as they can."""
-        random = self._random
-        while not await self._throttle(cluster, None):
-            await self._stage.pause(random, RETRY_S_MAX)
+        """Everywhere, and as fast as they can. What was asked before may come true until then."""
+        stage, random = self._stage, self._random
+        late_s = stage.world.now_s + LATE_S
         everywhere = {place: random.sample(self._nodes, len(self._nodes)) for place in self._places}
-        while not await self._alter(cluster, everywhere):
-            await self._stage.pause(random, RETRY_S_MAX)
-        while await self._is_moving(cluster):
-            await self._stage.pause(random, RETRY_S_MAX)
+        is_settled = False
+        while not is_settled or stage.world.now_s < late_s:
+            await stage.pause(random, RETRY_S_MAX)
+            is_settled = (
+                await self._throttle(cluster, None)
+                and await self._alter(cluster, everywhere)
+                and not await self._is_moving(cluster)
+            )
 
     def _target(self) -> list[int]:
         count = self._random.randint(REPLICAS_MIN, len(self._nodes))
