@@ -85,10 +85,12 @@ def everything_in(
         place = TopicPartition(topic, index, 0)
         _, end = consumer.get_watermark_offsets(place, timeout=30)
         consumer.assign([place])
-        while len([at for at in found if at[0] == index]) < end:
+        offsets: set[int] = set()
+        while len(offsets) < end:
             message = consumer.poll(30)
             assert message is not None, f"{topic}-{index} has {end} messages and does not give them"
             assert message.error() is None
+            offsets.add(message.offset())
             found[index, message.offset()] = message.value()
     consumer.close()
     return found
