@@ -55,7 +55,7 @@ def create(
     new = NewTopic(topic, len(assignment), replica_assignment=assignment, config=config)
     admin.create_topics([new])[topic].result(TIMEOUT_S)
     for node in cluster.nodes.values():
-        if node.is_running:
+        if node.is_running and node.settings.get("process.roles") != "controller":
             with RawClient(node.bootstrap) as client:
                 until(lambda: _knows(client, topic), f"a node does not hear of {topic}")
 

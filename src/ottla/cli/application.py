@@ -26,6 +26,7 @@ NOUNS: Final = (
     "records",
     "partitions",
     "balance",
+    "nodes",
     "node",
     "quorum",
     "features",

@@ -33,7 +33,7 @@ TRAFFIC_MIN: Final = 16 * 1024
 CANDIDATES_MAX: Final = 64
 SWAPPED_MAX: Final = 40
 PAIRS_MAX: Final = 5
-SAVING_MIN: Final = 1e-12
+SAVING_MIN: Final = 1e-9
 
 
 class Site(NamedTuple):
@@ -285,8 +285,8 @@ class _Board:
             held = self.partitions[place]
             saved = self._saved(source, target, held.burden(self.now[place].index(source)))
             # Of those that save as much, the one with the fewest bytes.
-            if (round(saved, 14), -held.size_bytes) > key:
-                best, key = place, (round(saved, 14), -held.size_bytes)
+            if (round(saved, 12), -held.size_bytes) > key:
+                best, key = place, (round(saved, 12), -held.size_bytes)
         if best is None:
             return False
         self.move(best, source, target)
