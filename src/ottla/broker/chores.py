@@ -1,8 +1,8 @@
 """Work that comes round again while the broker runs: retention, compaction, scrubbing.
 
 A chore does one round in `run` and says afterwards how long it rests. Rounds of one chore never
-overlap; what it does to files it does in threads. A round that fails is told in the log, and the
-next one is tried all the same.
+overlap; what it does to files it does in threads. A round that fails is told in the log, once for
+as long as it is for the same reason, and the next one is tried all the same.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ import logging
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Protocol
+
+from ottla.errors import OttlaError
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +27,13 @@ class Chore(Protocol):
         """How long to rest before the next round; asked anew whenever settings change."""
 
     async def run(self) -> None: ...
+
+
+def _tell_failure(chore: Chore, error: Exception) -> None:
+    """A full disk is for the operator, and one line; a trace is for who mends the code."""
+    is_foreseen = isinstance(error, OSError | OttlaError)
+    trace = None if is_foreseen else error
+    logger.error("%s: a round failed: %s", chore.name, error, exc_info=trace)
 
 
 class Chores:
@@ -57,13 +66,19 @@ class Chores:
             await asyncio.wait(self._tasks)
 
     async def _come_round(self, chore: Chore) -> None:
+        told = ""
         # Not for ever: a round that fails in the moment of the stop hides that it was cancelled.
         while not self._is_stopping:
             await self._rest(chore)
             try:
                 await chore.run()
-            except Exception:
-                logger.exception("%s: a round failed", chore.name)
+            except Exception as error:
+                if told != (told := f"{type(error).__name__}: {error}"):
+                    _tell_failure(chore, error)
+            else:
+                if told:
+                    logger.warning("%s: rounds succeed again", chore.name)
+                told = ""
 
     async def _rest(self, chore: Chore) -> None:
         loop = asyncio.get_running_loop()

@@ -513,6 +513,11 @@ class Broker:
             for router in routers:
                 router.preload(key)
 
+    def let_clients_go(self) -> None:
+        """By another thread, while the loop stands still; to other nodes, where there are some."""
+        if self._quorum.has_others:
+            self._connections.shut_sockets()
+
     # -------------------------------------------------------------------------------- stopping
 
     async def stop(self) -> None:

@@ -15,6 +15,7 @@ from typing import Final
 from ottla.broker import logs
 from ottla.broker.main import Broker
 from ottla.broker.ready import ReadyInfo
+from ottla.broker.standstill import Standstill, standstill_s
 from ottla.config import BrokerConfig
 from ottla.errors import StorageFailed
 from ottla.event_loop import new_event_loop
@@ -80,8 +81,11 @@ async def _serve(
     _spare_the_collector()
     on_ready(info)
     loop.call_soon(_keep_freed_memory)
+    standstill = Standstill(loop, standstill_s(config), broker.let_clients_go)
+    standstill.start()
     await asyncio.wait((told, broker.given_up), return_when=asyncio.FIRST_COMPLETED)
     told.cancel()
+    standstill.close()
     logger.info("stopping")
     await broker.stop()
     logs.tell_repeats()

@@ -57,6 +57,34 @@ def test_a_cold_page_is_told_and_not_waited_for(tmp_path: Path) -> None:
     file.close()
 
 
+def test_a_read_writes_nothing_not_even_when_it_was(tmp_path: Path) -> None:
+    place = tmp_path / "f"
+    place.write_bytes(b"0123456789")
+    os.utime(place, (1, 2))
+    file = RealDisk().open(str(place))
+    assert bytes(file.read(4, 0)) == b"0123"
+    assert file.read_cached(4, 0) is not None
+    file.close()
+    assert place.stat().st_atime == 1
+
+
+def test_a_file_of_somebody_else_is_opened_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_open = os.open
+
+    def refusing(path: str, flags: int, mode: int = 0o777) -> int:
+        if flags & disks.NO_ATIME:
+            raise PermissionError("not the owner")
+        return real_open(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", refusing)
+    file = RealDisk().open(str(tmp_path / "f"), create=True)
+    file.write([b"x"], 0)
+    assert file.size() == 1
+    file.close()
+
+
 @pytest.mark.parametrize("count", [2, SYNCFS_FILES_MIN + 1])
 def test_few_and_many_files_can_be_synced(disk: RealDisk, tmp_path: Path, count: int) -> None:
     files = [disk.open(str(tmp_path / str(number)), create=True) for number in range(count)]

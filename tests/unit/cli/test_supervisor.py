@@ -59,6 +59,11 @@ def test_what_is_no_cluster_is_left_alone(
     ("text", "words"),
     [
         ("listeners=127.0.0.1:1", "gives each node its own"),
+        ("process.roles=broker", "--set process.roles: `ottla cluster up` gives each node its own"),
+        ("controller.listener.names=C", "gives each node its own"),
+        ("controller.quorum.bootstrap.servers=127.0.0.1:1", "gives each node its own"),
+        ("metadata.log.dir=/tmp/m", "gives each node its own"),
+        ("broker.id=7", "gives each node its own"),
         ("num.partitions=many", "num.partitions"),
         ("num.partitoins=3", "num.partitions"),
     ],

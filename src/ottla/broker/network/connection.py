@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from ottla.broker.deferred import Deferred
 from ottla.broker.network.exchange import Exchange, RoutedExchange
 from ottla.broker.network.router import CloseConnection, Later, Reply, Router
+from ottla.broker.network.sockets import shut_socket
 from ottla.broker.request import CONNECTION_NUMBER
 from ottla.config.listeners import Address
 from ottla.wire.codec import NotEncodable
@@ -139,6 +140,12 @@ class Connections:
 
     def start(self) -> None:
         self._sweep()
+
+    def shut_sockets(self) -> None:
+        """By another thread, while the loop stands still: what it finds later is their end."""
+        for connection in tuple(self.connections):
+            if connection._transport is not None:
+                shut_socket(connection._transport)
 
     # ------------------------------------------------------------------------- bytes in flight
 

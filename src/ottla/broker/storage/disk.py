@@ -28,6 +28,9 @@ F_FULLFSYNC: Final = 51
 COST_WEIGHT: Final = 0.2
 COST_FADING: Final = 0.99
 SYNCFS_TELLS_SINCE: Final = (5, 8)
+# When a file was last read is noted in its inode, for which even a read that is not to wait waits
+# while the journal has it: on a disk that hangs, the loop would with it.
+NO_ATIME: Final = getattr(os, "O_NOATIME", 0)
 
 
 def tells_failed_writes_of_file_systems(release: str) -> bool:
@@ -168,7 +171,11 @@ class RealDisk:
 
     def open(self, path: str, *, create: bool = False) -> File:
         flags = os.O_RDWR | os.O_CLOEXEC | (os.O_CREAT if create else 0)
-        return self._file(path, os.open(path, flags, 0o644))
+        try:
+            return self._file(path, os.open(path, flags | NO_ATIME, 0o644))
+        except PermissionError:
+            # Only whose file it is may leave its times alone.
+            return self._file(path, os.open(path, flags, 0o644))
 
     def exists(self, path: str) -> bool:
         return os.path.exists(path)

@@ -23,11 +23,17 @@ REPLICAS_MAX: Final = 3
 OWN_SETTINGS: Final = frozenset(
     {
         "node.id",
+        "broker.id",
+        "process.roles",
         "log.dir",
         "log.dirs",
+        "metadata.log.dir",
         "listeners",
         "advertised.listeners",
+        "bootstrap.listeners",
         "http.listener",
+        "controller.listener.names",
+        "controller.quorum.bootstrap.servers",
         "controller.quorum.voters",
     }
 )
