@@ -48,14 +48,16 @@ class Typed(NamedTuple):
     code: str
 
 
-def typed_in(page: str, heading: str) -> list[Typed]:
-    """The blocks below a heading that say where they are to be typed, in their order."""
+def typed_in(page: str, heading: str | None) -> list[Typed]:
+    """The blocks below a heading, or before all, that say where they are to be typed."""
     for tool in ("curl", "jq"):
         if shutil.which(tool) is None:
             pytest.skip(f"{tool}, which the pages use, is not installed")
     text = (ROOT / "docs" / page).read_text()
-    _, found, rest = text.partition(f"\n## {heading}\n")
-    assert found, f"{page} has no heading {heading}"
+    rest = text
+    if heading is not None:
+        _, found, rest = text.partition(f"\n## {heading}\n")
+        assert found, f"{page} has no heading {heading}"
     blocks = [match["code"] for match in FENCE.finditer(rest.partition("\n## ")[0])]
     return [Typed(int(place[1]), code) for code in blocks if (place := PLACE.match(code))]
 
