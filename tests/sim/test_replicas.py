@@ -17,6 +17,17 @@ from ottla.client.settings import ClientSettings
 from ottla.errors import ErrorCode
 from ottla.testing.sim.world import Spawned, World
 from ottla.types import NO_NODE, TopicPartition
+from ottla.wire.messages.alter_partition_reassignments import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    ReassignablePartition,
+    ReassignableTopic,
+)
+from ottla.wire.messages.elect_leaders import (
+    ElectLeadersRequest,
+    ElectLeadersResponse,
+    TopicPartitions,
+)
 from ottla.wire.messages.list_offsets import (
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -271,6 +282,41 @@ def test_a_frozen_controller_that_leads_is_replaced_within_a_session_and_a_secon
 
 
 SLOW_TO_NOTICE, QUICK_TO_NOTICE = "6000", "300"
+
+
+async def prefer(cluster: Cluster, replicas: list[int]) -> None:
+    """The replicas of the topic stay, and the first of them is to lead it."""
+    partition = ReassignablePartition(0, replicas)
+    request = AlterPartitionReassignmentsRequest(
+        topics=[ReassignableTopic(name="orders", partitions=[partition])]
+    )
+    reply = await cluster.ask_any(request, AlterPartitionReassignmentsResponse)
+    assert [each.error_code for each in reply.responses[0].partitions] == [ErrorCode.NONE]
+
+
+def test_a_leader_that_is_moved_and_cut_off_stops_before_more_is_committed() -> None:
+    """Lag would put it out of sync sooner than its lease ends."""
+
+    async def story(world: World) -> None:
+        await world.start_all()
+        async with Cluster(settings(world)) as cluster:
+            old = await led_by_no_controller(world, cluster)
+            new = controller_of(world)
+            (other,) = world.nodes.keys() - {old, new}
+            await prefer(cluster, [new, old, other])
+            for node in (new, other):
+                world.network.cut(old, node)
+            elect = ElectLeadersRequest(topic_partitions=[TopicPartitions("orders", [0])])
+            connection = await cluster.to_address(world.nodes[new].address)
+            await connection.ask(elect, ElectLeadersResponse)
+            assert partition_of(world, old).is_leader, "it does not know yet"
+            await until(lambda: partition_of(world, new).is_leader)
+            await write(cluster, ORDERS, [b"second"])
+            assert not partition_of(world, old).is_leader
+
+    with World(seed=1, settings={"replica.lag.time.max.ms": "2000"}) as world:
+        world.run(story(world), limit_s=LIMIT_S)
+        assert not world.unhandled
 
 
 @pytest.mark.parametrize(

@@ -133,6 +133,7 @@ class ReplicaSet:
         epoch_start: Offset,
         now_ms: int,
         lag_ms_max: int,
+        lease_ms_max: int = 0,
     ) -> frozenset[int] | None:
         """The in-sync replicas as they should be; None when they are, or an answer is awaited.
 
@@ -144,18 +145,27 @@ class ReplicaSet:
                 progress.caught_up_ms = now_ms
         if self._proposed is not None:
             return None
-        gone = self.lagging(leader_end, now_ms, lag_ms_max) | self.forgetful(committed)
+        gone = self.lagging(leader_end, now_ms, lag_ms_max, lease_ms_max)
+        gone |= self.forgetful(committed)
         wanted = (self.isr - gone) | self.joinable(Offset(max(committed, epoch_start)))
         return None if wanted == self.isr else wanted
 
-    def lagging(self, leader_end: Offset, now_ms: int, lag_ms_max: int) -> frozenset[int]:
-        """In-sync followers that have not been at the end of the log for too long."""
+    def lagging(
+        self, leader_end: Offset, now_ms: int, lag_ms_max: int, lease_ms_max: int = 0
+    ) -> frozenset[int]:
+        """In-sync followers that have not been at the end of the log for too long.
+
+        Who has not fetched from this leader at all may not know yet that it leads no more: what it
+        lacks is committed only when its lease is over, or consumers would be told of less again.
+        """
+        unheard_ms_max = max(lag_ms_max, lease_ms_max)
         return frozenset(
             replica
             for replica, progress in self._followers.items()
             if replica in self.isr
             and progress.end_offset != leader_end
-            and now_ms - progress.caught_up_ms > lag_ms_max
+            and now_ms - progress.caught_up_ms
+            > (unheard_ms_max if progress.end_offset == NO_OFFSET else lag_ms_max)
         )
 
     def forgetful(self, committed: Offset) -> frozenset[int]:

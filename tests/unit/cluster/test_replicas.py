@@ -33,6 +33,17 @@ def test_nothing_is_committed_before_all_in_sync_replicas_have_asked() -> None:
     assert replicas.committed(Offset(10), 1) == 4
 
 
+def test_who_may_still_think_that_it_leads_is_waited_for_as_long_as_a_lease() -> None:
+    """A preferred election moves the lead, and the leader before is cut off in that moment."""
+    replicas, end = three(), Offset(10)
+    fetch(replicas, 3, 5, 10, 1)
+    assert replicas.lagging(end, 2 * LAG_MS, LAG_MS, 9 * LAG_MS) == {3}
+    assert replicas.lagging(end, 9 * LAG_MS + 1, LAG_MS, 9 * LAG_MS) == {2, 3}
+    # It knows, and lags as any other from then on.
+    fetch(replicas, 2, 5, 10, 1)
+    assert replicas.lagging(end, 2 * LAG_MS, LAG_MS, 9 * LAG_MS) == {2, 3}
+
+
 def test_what_the_leader_has_not_synced_is_not_committed() -> None:
     replicas = three()
     fetch(replicas, 2, 10, 10, 1)

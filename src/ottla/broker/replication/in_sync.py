@@ -86,7 +86,9 @@ class InSyncKeeper:
         is_active: Callable[[int], bool],
         lag_ms_max: Callable[[], int],
         ask: AskController,
+        lease_ms_max: int = 0,
     ) -> None:
+        """`lease_ms_max` is how long others may take themselves for leaders (ADR 0011)."""
         self._clock = clock
         self._node_id = node_id
         self._broker_epoch = broker_epoch
@@ -94,6 +96,7 @@ class InSyncKeeper:
         self._is_active = is_active
         self._lag_ms_max = lag_ms_max
         self._ask = ask
+        self._lease_ms_max = lease_ms_max
         self._noticed: dict[Partition, None] = {}
         self._asking: asyncio.Task[None] | None = None
         self._is_noticed = asyncio.Event()
@@ -127,7 +130,8 @@ class InSyncKeeper:
             await asyncio.wait((self._asking,))
 
     def _proposal(self, partition: Partition) -> frozenset[int] | None:
-        wanted = partition.wanted_isr(self._clock.now().steady_ms, self._lag_ms_max())
+        now_ms = self._clock.now().steady_ms
+        wanted = partition.wanted_isr(now_ms, self._lag_ms_max(), self._lease_ms_max)
         replicas = partition.replicas
         if wanted is None or replicas is None:
             return None

@@ -74,6 +74,7 @@ class Replication:
             self._is_active,
             lambda: metadata.broker_config.replica_lag_time_max_ms,
             self._ask,
+            lease_ms_max=config.broker_session_timeout_ms,
         )
 
         self.handover = Handover(config.node_id, broker_epoch, self._ask)

@@ -370,13 +370,16 @@ class PartitionReplica(PartitionWrites):
         replicas = self._replicas
         return replicas is not None and replicas.is_misplaced(replica, *self._in_sync_bounds)
 
-    def wanted_isr(self, now_ms: int, lag_ms_max: int) -> frozenset[int] | None:
+    def wanted_isr(
+        self, now_ms: int, lag_ms_max: int, lease_ms_max: int = 0
+    ) -> frozenset[int] | None:
         """The in-sync replicas as they should be; None when there is nothing to ask for."""
         replicas = self._replicas
         if replicas is None or not self.is_leader:
             return None
         end_offset = Offset(self._log.end_offset)
-        return replicas.proposal(end_offset, *self._in_sync_bounds, now_ms, lag_ms_max)
+        bounds = self._in_sync_bounds
+        return replicas.proposal(end_offset, *bounds, now_ms, lag_ms_max, lease_ms_max)
 
     @property
     def _in_sync_bounds(self) -> tuple[Offset, Offset]:
