@@ -75,6 +75,7 @@ def test_topics_move_to_nodes_after_the_plan_was_shown(cluster: Cluster, command
     _, said = command(*told, "--yes")
     assert "is lifted" in said
     assert "No partition is being moved." in said
+    assert "throttle" not in command("list")[1]
     command.waits_for("orders", [[3, 4]] * 3, lambda row: sorted(row["replicas"]))
     _, said = command(*told, "--yes")
     assert "All partitions are where they are to be." in said

@@ -35,6 +35,11 @@ def read_plan(text: str) -> dict[Place, list[int]]:
             if place in plan:
                 raise CommandFailed(f"The plan names {place[0]}-{place[1]} twice.")
             plan[place] = [_number(node) for node in entry["replicas"]]
+            if set(entry.get("log_dirs") or ()) - {"any"}:
+                raise CommandFailed(
+                    f"The plan names log_dirs of {place[0]}-{place[1]}; leave them out, or "
+                    'write "any": `ottla partitions move-dir` moves between directories.'
+                )
     except (ValueError, KeyError, TypeError) as error:
         raise CommandFailed(
             "The plan is not as Kafka's tools write it, "

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 
 import typer
 
-from ottla.cli import completion, moving, output
+from ottla.cli import completion, directories, moving, output
 from ottla.cli.clients import Cluster, on_cluster
 from ottla.cli.failures import CommandFailed, WrongUsage
 from ottla.cli.help import examples
@@ -274,4 +274,5 @@ def elect_leaders(
 
 
 def register(root: typer.Typer) -> None:
+    directories.register(app)
     root.add_typer(app, name="partitions")

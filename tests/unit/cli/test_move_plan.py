@@ -21,6 +21,12 @@ def test_a_plan_is_what_kafkas_tools_write() -> None:
     assert read_plan(as_json(REPLICAS)) == {place: list(on) for place, on in REPLICAS.items()}
 
 
+def test_a_plan_that_names_directories_is_not_half_carried_out() -> None:
+    entry = '{"topic": "t", "partition": 0, "replicas": [1], "log_dirs": ["/disk"]}'
+    with pytest.raises(CommandFailed, match="names log_dirs of t-0"):
+        read_plan(f'{{"partitions": [{entry}]}}')
+
+
 @pytest.mark.parametrize(
     "text",
     [
