@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import urllib.error
 import urllib.request
@@ -15,6 +16,7 @@ from confluent_kafka import Producer
 
 from ottla.cli.figures import Figures
 from ottla.testing import Broker, Cluster
+from ottla.testing.ports import free_ports
 from scenarios.polling import until
 from scenarios.shell import Shell
 
@@ -136,3 +138,22 @@ def test_prometheus_itself_understands_the_rules() -> None:
     command = ["promtool", "check", "rules", str(ROOT / "docs" / "alerts.yml")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_watch_goes_on_while_nobody_answers() -> None:
+    """It outlives the death of the only node, sees it again, and ends with Ctrl-C."""
+    (port,) = free_ports(1)
+    with Broker(port=port) as broker:
+        words = ("cluster", "status", "--bootstrap", broker.bootstrap, "--watch", "--json")
+        with Shell(broker.bootstrap).start(*words) as watch:
+            assert watch.stdout is not None
+            assert watch.stderr is not None
+            assert json.loads(watch.stdout.readline())["partitions"] == 0
+            broker.kill()
+            assert b"The cluster cannot be asked" in watch.stderr.readline()
+            broker.start()
+            broker.create_topic("t", PARTITIONS)
+            lines = iter(watch.stdout.readline, b"")
+            assert any(json.loads(line)["partitions"] == PARTITIONS for line in lines)
+            watch.send_signal(signal.SIGINT)
+            assert watch.wait(PATIENCE_S) == 130

@@ -147,7 +147,15 @@ def _show_cluster(bootstrap: str, *, watch: bool, as_json: bool) -> None:
     from ottla.cli.cluster_view import look
 
     while True:
-        seen = look(bootstrap)
+        try:
+            seen = look(bootstrap)
+        except CommandFailed as error:
+            if not watch:
+                raise
+            # The moment in which nobody answers is the one to go on watching.
+            output.say(str(error))
+            time.sleep(WATCH_S)
+            continue
         if as_json:
             output.write(f"{output.json_line(seen)}\n".encode())
         else:

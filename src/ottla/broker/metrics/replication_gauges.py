@@ -53,10 +53,13 @@ def register_replication_gauges(
         follower_lag,
         ("node",),
     )
-    for direction, rate in (("in", throttles.follower), ("out", throttles.leader)):
+    for direction, by, rate in (
+        ("in", "copied here", throttles.follower),
+        ("out", "sent from here", throttles.leader),
+    ):
         metrics.count(
             f"ottla_newcomers_bytes_{direction}_total",
-            "Bytes that were copied for replicas that were not in sync: those of partitions that "
+            f"Bytes that were {by} for replicas that were not in sync: those of partitions that "
             "move, or of nodes that were away.",
             partial(getattr, rate, "bytes"),
         )
