@@ -284,7 +284,7 @@ class Run:
         stage, world = self._stage, self._world
         await self._until(self._unsettled)
         stage.is_over = True
-        await self._until(lambda: [f"{name} does not end" for name in stage.under_way()])
+        await self._until(self._unended)
         for name, work in stage.spawned.items():
             try:
                 work.result()
@@ -304,6 +304,10 @@ class Run:
             if not member.is_settled
         ]
         return what_is_stuck(self._world, at_rest=False) + waiting
+
+    def _unended(self) -> list[str]:
+        waiting = [f"{name} does not end" for name in self._stage.under_way()]
+        return waiting + what_is_stuck(self._world, at_rest=False) if waiting else []
 
     async def _write_everywhere(self) -> None:
         """A write to each partition there is must be acknowledged."""
