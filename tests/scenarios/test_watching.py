@@ -17,6 +17,7 @@ from confluent_kafka import Producer
 from ottla.cli.figures import Figures
 from ottla.testing import Broker, Cluster
 from ottla.testing.ports import free_ports
+from ottla.testing.topics import create_topic
 from scenarios.polling import until
 from scenarios.shell import Shell
 
@@ -60,12 +61,14 @@ def send(bootstrap: str, count: int) -> None:
 def test_a_node_that_goes_is_seen_everywhere_and_so_is_its_return() -> None:
     with Cluster({"min.insync.replicas": 2, "default.replication.factor": 3}) as cluster:
         cluster.create_topic("t", PARTITIONS, replication_factor=3)
+        strict = {"min.insync.replicas": "3"}
+        create_topic(cluster.bootstrap, "strict", 2, strict, replication_factor=3)
         send(cluster.bootstrap, 60)
         address = cluster[1].bootstrap
         seen = status(cluster, address)
         assert [each["state"] for each in seen["nodes"]] == ["serving"] * 3
         assert seen["partitions"] >= PARTITIONS
-        assert (seen["offline"], seen["under_replicated"]) == (0, 0)
+        assert (seen["offline"], seen["under_replicated"], seen["under_min_isr"]) == (0, 0, 0)
         roles = {each["node_id"]: each["role"] for each in seen["nodes"]}
         assert sorted(roles.values()) == ["controller", "voter", "voter"]
         assert roles[seen["controller"]] == "controller"
@@ -92,6 +95,7 @@ def test_a_node_that_goes_is_seen_everywhere_and_so_is_its_return() -> None:
             "its replicas are not out of sync",
             PATIENCE_S,
         )
+        assert status(cluster, address)["under_min_isr"] == 2
         for broker, before in zip(others, elected, strict=True):
             now = figures(broker)
             assert now.total("brokers_fenced") == 1

@@ -13,6 +13,11 @@ from ottla.client.failures import ClientFailed
 from ottla.client.settings import ClientSettings
 from ottla.types import METADATA_TOPIC, NO_NODE
 from ottla.wire.messages.describe_cluster import DescribeClusterRequest, DescribeClusterResponse
+from ottla.wire.messages.describe_configs import (
+    DescribeConfigsRequest,
+    DescribeConfigsResource,
+    DescribeConfigsResponse,
+)
 from ottla.wire.messages.describe_quorum import (
     DescribeQuorumPartition,
     DescribeQuorumPartitionResult,
@@ -27,12 +32,17 @@ from ottla.wire.messages.metadata import (
 )
 
 ANSWER_S_MAX: Final = 10.0
+# A kind of resource in DescribeConfigs.
+TOPIC: Final = 2
+MINIMUM: Final = "min.insync.replicas"
 
 
 class View(NamedTuple):
     cluster: DescribeClusterResponse
     metadata: MetadataResponse
     quorum: DescribeQuorumPartitionResult
+    minimums: dict[str, int]
+    """min.insync.replicas of the topics that lack replicas."""
 
 
 def look(bootstrap: str) -> dict[str, Any]:
@@ -45,6 +55,7 @@ def look(bootstrap: str) -> dict[str, Any]:
         "partitions": len(partitions),
         "offline": sum(partition.leader_id == NO_NODE for partition in partitions),
         "under_replicated": sum(map(_lacks_replicas, partitions)),
+        "under_min_isr": sum(_refuse_writes(view)),
         "nodes": _rows(view, partitions),
     }
 
@@ -73,12 +84,37 @@ async def _ask(address: str) -> View:
         )
         topic = DescribeQuorumTopic(METADATA_TOPIC, [DescribeQuorumPartition(0)])
         quorum = await connection.ask(DescribeQuorumRequest([topic]), DescribeQuorumResponse)
+        minimums = await _minimums(connection, metadata)
     finally:
         connection.abort("all is said")
     results = [each for topic in quorum.topics for each in topic.partitions]
     # Nobody may lead just now, and a Kafka may forbid the question.
     unknown = DescribeQuorumPartitionResult(leader_id=NO_NODE)
-    return View(cluster, metadata, results[0] if results else unknown)
+    return View(cluster, metadata, results[0] if results else unknown, minimums)
+
+
+async def _minimums(connection: Connection, metadata: MetadataResponse) -> dict[str, int]:
+    lacking = [each.name for each in metadata.topics if any(map(_lacks_replicas, each.partitions))]
+    wanted = [DescribeConfigsResource(TOPIC, name, [MINIMUM]) for name in lacking if name]
+    if not wanted:
+        return {}
+    told = await connection.ask(DescribeConfigsRequest(wanted), DescribeConfigsResponse)
+    return {
+        result.resource_name: int(config.value or 0)
+        for result in told.results
+        for config in result.configs
+        if config.name == MINIMUM
+    }
+
+
+def _refuse_writes(view: View) -> Iterator[bool]:
+    """By partition with a leader whether acks=all is refused; without one, all is."""
+    for topic in view.metadata.topics:
+        minimum = view.minimums.get(topic.name or "", 0)
+        for partition in topic.partitions:
+            # As at the leader: more than there are replicas is not asked for.
+            needed = min(minimum, len(partition.replica_nodes))
+            yield partition.leader_id != NO_NODE and len(partition.isr_nodes) < needed
 
 
 def _partitions(metadata: MetadataResponse) -> Iterator[MetadataResponsePartition]:
