@@ -320,8 +320,16 @@ class SnapshotNotFound(OttlaError):
 class PositionOutOfRange(OttlaError): ...
 
 
-class TransactionsNotSupported(OttlaError):
-    """Asked for a transaction, which this version does not have."""
+class InvalidProducerIdMapping(OttlaError):
+    """A transactional id that is not known, or not as that of this producer."""
+
+
+class TransactionAbortable(OttlaError):
+    """What was asked is not in a transaction; the client may abort, and go on."""
+
+
+class TransactionalIdRefused(OttlaError):
+    """A transaction without an id, or one that its producer may not have."""
 
 
 CODES: Final[dict[type[BaseException], ErrorCode]] = {
@@ -384,7 +392,9 @@ CODES: Final[dict[type[BaseException], ErrorCode]] = {
     FetchSessionTopicIdError: ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
     SnapshotNotFound: ErrorCode.SNAPSHOT_NOT_FOUND,
     PositionOutOfRange: ErrorCode.POSITION_OUT_OF_RANGE,
-    TransactionsNotSupported: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    InvalidProducerIdMapping: ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+    TransactionAbortable: ErrorCode.TRANSACTION_ABORTABLE,
+    TransactionalIdRefused: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 
 

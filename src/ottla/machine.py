@@ -22,7 +22,7 @@ same machine: `apply` for each committed record, then `loaded`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
 from ottla.types import Now
 
@@ -30,6 +30,30 @@ R = TypeVar("R")
 
 # Opaque, hashable, unique per waiting request; the runtime passes the future of the reply.
 Ticket: TypeAlias = object
+
+
+class InTransaction(NamedTuple, Generic[R]):
+    """A record that counts only if its producer's transaction is committed.
+
+    A decision's records are all of one transaction, or of none.
+    """
+
+    producer_id: int
+    producer_epoch: int
+    record: R
+    # What the partition has to be shown where the transaction begins with this record.
+    verification: Any = None
+
+
+class TransactionEnded(NamedTuple):
+    """A marker: what its producer has in the log without one counts now, or never will."""
+
+    producer_id: int
+    producer_epoch: int
+    is_commit: bool
+    coordinator_epoch: int = -1
+    # Of transactions, as its coordinator keeps to it.
+    version: int = 0
 
 
 @dataclass(slots=True)

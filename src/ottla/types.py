@@ -22,7 +22,8 @@ NODE_SOFTWARE: Final = "ottla-node"
 METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_TOPIC_ID: Final = TopicId(bytes(15) + b"\x01")
 OFFSETS_TOPIC: Final = "__consumer_offsets"
-INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
+TRANSACTIONS_TOPIC: Final = "__transaction_state"
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, TRANSACTIONS_TOPIC})
 # By this client id Kafka knows a tool of its own, which alone may write to internal topics.
 ADMIN_CLIENT_ID: Final = "__admin_client"
 # What the broker itself has to know after a power cut: write.caching has no say there.

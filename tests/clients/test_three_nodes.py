@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+import test_transactions as transactions
 from clientkit.catalog import able
 from confluent_kafka.admin import AdminClient
 
@@ -14,7 +15,10 @@ from ottla.testing import Cluster
 PARTITIONS = 3
 EACH = 4
 DEADLINE_S = 60
-SETTINGS = {"offsets.topic.num.partitions": PARTITIONS}
+SETTINGS = {
+    "offsets.topic.num.partitions": PARTITIONS,
+    "transaction.state.log.num.partitions": 1,
+}
 
 
 @pytest.fixture(scope="module")
@@ -67,3 +71,37 @@ def test_a_client_lives_through_the_death_of_a_leader(
     finally:
         cluster[victim].start()
     leader_when_all_are_in_sync(cluster, topic)
+
+
+@pytest.mark.parametrize("name", able("transactions"))
+def test_transactions_outlive_their_coordinator(
+    name: str, topic: str, group: str, cluster: Cluster, new_client
+) -> None:
+    """The leader of the one partition that has the transaction's state is killed, twice."""
+    for each in (topic, f"{topic}-copy"):
+        wanted = {"min.insync.replicas": "2"}
+        cluster.create_topic(each, PARTITIONS, wanted, replication_factor=3)
+    client = new_client(name, cluster.bootstrap)
+    results = client.call("produce", topic=topic, records=transactions.KEYED, idempotent=True)
+    assert [each for each in results if "error" in each] == []
+    transactions.copy(client, topic, group, each=2, timeout_ms=10_000)
+    for kills in range(1, 3):
+        transactions.wait_until(
+            lambda: client.call("copied")["committed"] >= kills * 4,  # noqa: B023
+            lambda: client.call("copied"),
+        )
+        victim = leader_when_all_are_in_sync(cluster, "__transaction_state")
+        cluster[victim].kill()
+        try:
+            before = client.call("copied")["committed"]
+            transactions.wait_until(
+                lambda: (
+                    client.call("copied")["committed"] > before  # noqa: B023
+                    or client.call("copied")["done"]
+                ),
+                lambda: client.call("copied"),
+            )
+        finally:
+            cluster[victim].start()
+    transactions.wait_copied(client)
+    transactions.check_copied_once(new_client(name, cluster.bootstrap), topic, group)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
-from ottla.broker.control.groups import java_hash
+from ottla.broker.control.shards import java_hash
 from ottla.errors import ErrorCode
 from ottla.testing import Broker
 from ottla.testing.broker import BrokerFailed

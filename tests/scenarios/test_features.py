@@ -38,10 +38,18 @@ def test_the_level_of_metadata_is_told_and_no_feature_that_is_not_there(tmp_path
             if version < 3:
                 assert (reply.finalized_features, reply.finalized_features_epoch) == ([], -1)
                 continue
-            assert finalized(reply) == {"kraft.version": (1, 1), "metadata.version": (21, 21)}
+            assert finalized(reply) == {
+                "kraft.version": (1, 1),
+                "metadata.version": (21, 21),
+                "transaction.version": (2, 2),
+            }
             assert {
                 each.name: (each.min_version, each.max_version) for each in reply.supported_features
-            } == {"kraft.version": (0, 1), "metadata.version": (21, 23)}
+            } == {
+                "kraft.version": (0, 1),
+                "metadata.version": (21, 23),
+                "transaction.version": (0, 2),
+            }
 
 
 def test_the_epoch_of_features_never_goes_back(tmp_path: Path) -> None:
@@ -66,10 +74,12 @@ def test_another_codec_reads_the_same(tmp_path: Path, version: int, messages: An
     assert {one.name: one.max_version_level for one in response.finalized_features} == {
         "kraft.version": 1,
         "metadata.version": 21,
+        "transaction.version": 2,
     }
     assert {one.name: one.min_version for one in response.supported_features} == {
         "kraft.version": 0,
         "metadata.version": 21,
+        "transaction.version": 0,
     }
     assert response.finalized_features_epoch >= 0
 
@@ -83,8 +93,9 @@ def features(bootstrap: str, *arguments: str) -> tuple[int, str, str]:
 def level_by_command(bootstrap: str) -> int:
     code, told, _ = features(bootstrap, "list", "--json")
     assert code == 0
-    of_quorum, row = [json.loads(line) for line in told.splitlines()]
+    of_quorum, row, of_transactions = [json.loads(line) for line in told.splitlines()]
     assert (of_quorum["feature"], of_quorum["level"]) == ("kraft.version", 1)
+    assert (of_transactions["feature"], of_transactions["last"]) == ("transaction.version", 2)
     assert (row["feature"], row["first"], row["last"]) == ("metadata.version", 21, 23)
     level: int = row["level"]
     return level
@@ -111,7 +122,8 @@ def test_levels_are_raised_by_one_command_and_lowered_while_they_can_be(tmp_path
         code, _, said = features(to, "upgrade", "group.version=1")
         assert (code, said) == (
             1,
-            "ottla: There is no feature group.version; there is metadata.version, kraft.version.\n",
+            "ottla: There is no feature group.version; there is metadata.version, "
+            "transaction.version, kraft.version.\n",
         )
         code, _, said = features(to, "upgrade", "metadata.version")
         assert (code, said.count("\n")) == (2, 1)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from ottla.testing import Broker
@@ -210,19 +210,6 @@ def test_offsets_go_with_their_topic(ottla_broker: Broker, ottla_topic: str) -> 
 
     wait_until(is_gone)
     consumer.close()
-
-
-def test_a_transactional_producer_learns_at_once_that_there_are_no_transactions(
-    ottla_broker: Broker,
-) -> None:
-    producer = Producer(
-        {"bootstrap.servers": ottla_broker.bootstrap, "transactional.id": "x", "log_level": 0}
-    )
-    with pytest.raises(KafkaException) as raised:
-        producer.init_transactions(WAIT_S)
-    error = raised.value.args[0]
-    assert error.fatal()
-    assert error.name() == "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 
 
 def test_lag_is_among_the_metrics(

@@ -127,7 +127,6 @@ def test_a_group_is_found_in_every_version(
 @pytest.mark.parametrize("version", range(1, 7))
 def test_what_is_not_there_yet_is_refused_for_good(client: RawClient, version: int) -> None:
     expected = {
-        TRANSACTION: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
         SHARE: ErrorCode.INVALID_REQUEST,
         77: ErrorCode.INVALID_REQUEST,
     }

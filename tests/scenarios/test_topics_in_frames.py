@@ -262,9 +262,9 @@ def test_init_producer_id_gives_each_producer_another_one(client, version):
 
 
 @pytest.mark.parametrize("version", range(6))
-def test_a_transactional_id_gets_an_error_that_is_not_retried(client, version):
-    reply = client.ask(InitProducerIdRequest(transactional_id="tx"), version)
-    assert reply.error_code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+def test_a_transactional_id_without_a_name_gets_an_error_that_is_not_retried(client, version):
+    reply = client.ask(InitProducerIdRequest(transactional_id=""), version)
+    assert reply.error_code == ErrorCode.INVALID_REQUEST
     assert (reply.producer_id, reply.producer_epoch) == (-1, -1)
 
 

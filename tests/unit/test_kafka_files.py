@@ -77,8 +77,6 @@ def test_a_file_of_kafka_loads_with_a_listener_for_the_controller(tmp_path: Path
         "socket.receive.buffer.bytes",
         "socket.send.buffer.bytes",
         "ssl.keystore.location",
-        "transaction.state.log.min.isr",
-        "transaction.state.log.replication.factor",
     ]
 
 

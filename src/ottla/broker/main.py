@@ -16,6 +16,7 @@ from ottla.broker.control.groups import GroupService
 from ottla.broker.control.metadata import BrokerConfigChanged, Change, MetadataCache
 from ottla.broker.control.metadata_follower import MetadataFollower
 from ottla.broker.control.metadata_log import MetadataLog
+from ottla.broker.control.node_connection import Brokers
 from ottla.broker.control.predecessors import Predecessors
 from ottla.broker.control.producer_ids import ProducerIds
 from ottla.broker.control.quorum_setup import Seat, new_quorum
@@ -23,6 +24,7 @@ from ottla.broker.control.quorum_voters import listener_name
 from ottla.broker.control.refusal import leave_as_found
 from ottla.broker.control.runtime import Runtime
 from ottla.broker.control.snapshots import MetadataSnapshots
+from ottla.broker.control.transactions import TransactionService
 from ottla.broker.counters import LoopDelayProbe, Metrics
 from ottla.broker.housekeeping import Housekeeping
 from ottla.broker.membership import Membership
@@ -186,6 +188,7 @@ class Broker:
         self.housekeeping.start(self._replication.in_sync)
         self.housekeeping.register_gauges(recovery_s)
         services.groups.start()
+        services.transactions.start()
         services.is_serving = True
         if self.config.is_broker:
             await self._membership.lifecycle.become_unfenced()
@@ -383,6 +386,13 @@ class Broker:
 
     def _new_services(self) -> Services:
         deadlines = Deadlines(self._loop)
+        self._brokers = Brokers(self.config, self._metadata, self._answer)
+        producer_ids = ProducerIds(
+            self._membership.channel,
+            self.config.node_id,
+            lambda: self._membership.lifecycle.epoch,
+            self.config.request_timeout_ms / 1000,
+        )
         services = Services(
             config=self.config,
             loop=self._loop,
@@ -399,13 +409,9 @@ class Broker:
             snapshots=self._snapshots,
             channel=self._membership.channel,
             probes=self._membership.probes,
-            producer_ids=ProducerIds(
-                self._membership.channel,
-                self.config.node_id,
-                lambda: self._membership.lifecycle.epoch,
-                self.config.request_timeout_ms / 1000,
-            ),
+            producer_ids=producer_ids,
             groups=GroupService(),
+            transactions=TransactionService(self._brokers, producer_ids),
             stores=self._stores,
             partitions=self._partitions,
             shortener=self._shortener,
@@ -425,6 +431,7 @@ class Broker:
             throttles=self._replication.throttles,
         )
         services.groups.attach(services)
+        services.transactions.attach(services)
         self._services = services
         return services
 
@@ -535,7 +542,9 @@ class Broker:
         await self._replication.stop()
         await self._snapshots.finish()
         await self._services.shortener.close()
+        self._services.transactions.close()
         self._services.groups.close()
+        self._brokers.close()
         self._controller.close()
         self._quorum.close()
         self._services.deadlines.close()

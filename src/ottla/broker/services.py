@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ottla.broker.control.producer_ids import ProducerIds
     from ottla.broker.control.runtime import Runtime
     from ottla.broker.control.snapshots import MetadataSnapshots
+    from ottla.broker.control.transactions import TransactionService
     from ottla.broker.counters import Metrics
     from ottla.broker.network.fetch_sessions import FetchSessions
     from ottla.broker.network.router import Router
@@ -53,6 +54,7 @@ class Services:
     probes: Probes
     producer_ids: ProducerIds
     groups: GroupService
+    transactions: TransactionService
     stores: Stores
     partitions: Partitions
     shortener: Shortener

@@ -123,7 +123,7 @@ class PartitionsFailed(ClientFailed):
 _DOMAIN: Final[dict[int, type[OttlaError]]] = {
     code: kind
     for kind, code in reversed(CODES.items())
-    if issubclass(kind, OttlaError) and kind is not errors.TransactionsNotSupported
+    if issubclass(kind, OttlaError) and kind is not errors.TransactionalIdRefused
 }
 
 PASSING_CODES: Final = frozenset(

@@ -1,7 +1,7 @@
 """Levels of features that hold for the whole cluster (KIP-584), written in the metadata log.
 
-Of those that records tell there is one so far: `metadata.version` says what they may be. Groups of
-KIP-848 (`group.version`) and transactions (`transaction.version`) get theirs when they are there.
+`metadata.version` says what its records may be. With `transaction.version` 2 clients have an epoch
+for each transaction (KIP-890). Groups of KIP-848 (`group.version`) get theirs when they are there.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from ottla.wire.messages.metadata_records import FeatureLevelRecord
 from ottla.wire.messages.update_features import FeatureUpdateKey
 
 METADATA_VERSION: Final = "metadata.version"
+TRANSACTION_VERSION: Final = "transaction.version"
 # Whether the voters of the metadata log are records in it (KIP-853). Its level is no record like
 # others: the quorum writes it.
 KRAFT_VERSION: Final = "kraft.version"
@@ -30,10 +31,15 @@ class Levels(NamedTuple):
 
 # A log begins with Kafka's 3.9-IV0. The versions in framing.py have been right since 3.7-IV2 (17);
 # at 4.0-IV0 (22) a log of Kafka's would begin with group.version too.
-BEGINNING: Final = {METADATA_VERSION: 21}
+BEGINNING: Final = {METADATA_VERSION: 21, TRANSACTION_VERSION: 2}
+# The levels of a log, or of a node, that says nothing of a feature: it is older than that.
+UNSAID: Final = {METADATA_VERSION: 21, TRANSACTION_VERSION: 0}
 # 4.0-IV1: partitions have eligible leader replicas (KIP-966).
 ELIGIBLE_LEADERS: Final = 23
-SUPPORTED: Final = {METADATA_VERSION: Levels(21, ELIGIBLE_LEADERS)}
+SUPPORTED: Final = {
+    METADATA_VERSION: Levels(21, ELIGIBLE_LEADERS),
+    TRANSACTION_VERSION: Levels(0, 2),
+}
 KRAFT_VERSIONS: Final = Levels(0, 1)
 # Where new kinds of records came, so that what is written since cannot be read at a lower level.
 RECORDS_CHANGED: Final = (ELIGIBLE_LEADERS,)
@@ -53,7 +59,7 @@ def has_eligible_leaders(image: MetadataImage) -> bool:
 
 def levels(image: MetadataImage) -> dict[str, int]:
     """The levels that hold, or will as soon as the log has begun."""
-    return BEGINNING | image.features
+    return (UNSAID if METADATA_VERSION in image.features else BEGINNING) | image.features
 
 
 def changed(
@@ -65,7 +71,7 @@ def changed(
     if supported is None:
         known = ", ".join((*SUPPORTED, KRAFT_VERSION))
         raise InvalidUpdateVersion(f"There is no feature {name}; there is {known}.")
-    now = BEGINNING[name] if now is None else now
+    now = UNSAID[name] if now is None else now
     if not supported.first <= level <= supported.last:
         raise InvalidUpdateVersion(
             f"{name} is at {now} and can be raised to {supported.last}, not set to {level}."
@@ -124,7 +130,7 @@ def _check_nodes(image: MetadataImage, voters: Collection[int], name: str, level
     for node in nodes:
         own = next((told for told in node.features if told.name == name), None)
         # A node that has told nothing is of the version before there was more than one level.
-        first, last = (BEGINNING[name], BEGINNING[name]) if own is None else (own.first, own.last)
+        first, last = (UNSAID[name], UNSAID[name]) if own is None else (own.first, own.last)
         if not first <= level <= last:
             raise InvalidUpdateVersion(
                 f"Node {node.id} does not know {name} {level}; start a newer version of it first."
@@ -149,10 +155,16 @@ def check_known(image: MetadataImage) -> None:
 
 
 def finalize(image: MetadataImage) -> list[FeatureLevelRecord]:
-    """The levels that the log does not know yet; CannotStart where we do not know the log's."""
+    """The levels with which a log begins; CannotStart where we do not know the log's.
+
+    One that has begun gets others only when somebody asks for it, as nodes of an earlier version
+    may read it.
+    """
     check_known(image)
+    if METADATA_VERSION in image.features:
+        return []
     return [
-        FeatureLevelRecord(name=name, feature_level=BEGINNING[name])
-        for name in SUPPORTED
+        FeatureLevelRecord(name=name, feature_level=level)
+        for name, level in BEGINNING.items()
         if name not in image.features
     ]

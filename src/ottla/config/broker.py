@@ -350,6 +350,39 @@ class BrokerConfig(ClusterSettings):
         600_000, "Time between two searches for offsets that may go.", at_least(1)
     )
 
+    # Transactions
+    transaction_max_timeout_ms: int = setting(
+        900_000, "The longest time that a producer may allow its transactions.", at_least(1)
+    )
+    transactional_id_expiration_ms: int = setting(
+        604_800_000,
+        "How long a transactional id is remembered after its last transaction.",
+        at_least(1),
+    )
+    transaction_remove_expired_transaction_cleanup_interval_ms: int = setting(
+        3_600_000, "Time between two searches for transactional ids that may go.", at_least(1)
+    )
+    transaction_state_log_num_partitions: int = setting(
+        50,
+        "Partitions of the topic that holds the state of transactions; fixed once it exists.",
+        at_least(1),
+    )
+    transaction_state_log_replication_factor: Short = setting(
+        3,
+        "Replicas of the topic that holds the state of transactions; on a smaller cluster as many "
+        "as there are brokers when it is created.",
+        at_least(1),
+    )
+    transaction_state_log_min_isr: int = setting(
+        2,
+        "How many replicas of the state of transactions must be in sync for a change of it; on a "
+        "smaller cluster not more than there are replicas.",
+        at_least(1),
+    )
+    transaction_state_log_segment_bytes: int = setting(
+        100 * _MIB, "Segment size of the topic that holds the state of transactions.", at_least(1)
+    )
+
     # Defaults of topic settings
     compression_gzip_level: int = default_of(_T["compression.gzip.level"])
     compression_lz4_level: int = default_of(_T["compression.lz4.level"])

@@ -1,1 +1,1 @@
-"""Groups, offsets and (later) transactions: pure deciders, persisted by the broker's runtime."""
+"""Groups, offsets and transactions: pure deciders, persisted by the broker's runtime."""

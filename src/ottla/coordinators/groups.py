@@ -22,10 +22,11 @@ from ottla.coordinators.group_records import (
 )
 from ottla.coordinators.group_states import GroupEvent, GroupState
 from ottla.coordinators.offsets import Exists, OffsetStore, Position
+from ottla.coordinators.pending_offsets import PendingOffsets
 from ottla.coordinators.settings import Caller, GroupSettings, Timer, TimerKind
 from ottla.coordinators.timers import Timers
 from ottla.errors import ErrorCode
-from ottla.machine import Decision, Ticket
+from ottla.machine import Decision, InTransaction, Ticket, TransactionEnded
 from ottla.ports import Random
 from ottla.types import Now
 from ottla.wire.messages.delete_groups import DeletableGroupResult
@@ -38,6 +39,7 @@ from ottla.wire.messages.offset_commit import OffsetCommitRequest
 from ottla.wire.messages.offset_delete import OffsetDeleteRequest, OffsetDeleteResponse
 from ottla.wire.messages.offset_fetch import OffsetFetchRequestGroup, OffsetFetchResponseGroup
 from ottla.wire.messages.sync_group import SyncGroupRequest
+from ottla.wire.messages.txn_offset_commit import TxnOffsetCommitRequest
 
 # One call of `on_deadline` does no more than this, so that the event loop stays responsive.
 TIMERS_AT_ONCE: Final = 500
@@ -56,6 +58,7 @@ class GroupMachine:
         self.settings = settings
         self.groups: dict[str, ClassicGroup] = {}
         self.offsets = OffsetStore()
+        self.pending = PendingOffsets()
         self.timers: Timers[Timer] = Timers()
         self.classic = ClassicProtocol(settings, random, self.groups, self.timers)
         self._unswept: list[str] = []
@@ -69,10 +72,19 @@ class GroupMachine:
     def decode(self, key: bytes | None, value: bytes | None) -> Record | None:
         return decode_record(key, value)
 
-    def apply(self, record: Record, wall_ms: int) -> None:
+    def apply(
+        self, record: Record | InTransaction[OffsetRecord] | TransactionEnded, wall_ms: int
+    ) -> None:
         """In a live machine the decider has already moved the group on; here it becomes durable."""
-        if isinstance(record, OffsetRecord):
+        if isinstance(record, InTransaction):
+            self.pending.add(record.producer_id, record.record)
+        elif isinstance(record, TransactionEnded):
+            for decided in self.pending.end(record.producer_id):
+                if record.is_commit:
+                    self.apply(decided, wall_ms)
+        elif isinstance(record, OffsetRecord):
             self.offsets.apply(record)
+            self.pending.overtake(record)
             if record.value is not None and record.group not in self.groups:
                 self.groups[record.group] = ClassicGroup(record.group, state_since_wall_ms=wall_ms)
         elif record.value is None:
@@ -106,6 +118,7 @@ class GroupMachine:
             tickets.extend(group.waiting_syncs.values())
         self.groups.clear()
         self.offsets.clear()
+        self.pending.clear()
         self.timers.clear()
         self._unswept.clear()
         self._is_live = False
@@ -139,6 +152,7 @@ class GroupMachine:
         return {
             "groups": {g.id: g.stored for g in self.groups.values() if g.stored is not None},
             "offsets": self.offsets.snapshot(),
+            "pending": self.pending.snapshot(),
         }
 
     # ------------------------------------------------------------------------------- membership
@@ -179,8 +193,32 @@ class GroupMachine:
         records, reply = offsets.commit(request, code, exists, self.settings, now.wall_ms)
         return Decision(list(records), [(ticket, reply)])
 
-    def fetch_offsets(self, request: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
-        return offsets.fetch(self.offsets, request)
+    def commit_in_transaction(
+        self,
+        request: TxnOffsetCommitRequest,
+        verification: Any,
+        exists: Exists,
+        now: Now,
+        ticket: Ticket,
+    ) -> Decision[InTransaction[OffsetRecord]]:
+        """Answers with a TxnOffsetCommitResponse."""
+        group = self.groups.get(request.group_id)
+        code = offsets.check_transactional_commit(group, request)
+        if not code and group is not None and request.member_id in group.members:
+            self.classic.refresh_session(group, request.member_id, now)
+        records, reply = offsets.commit_in_transaction(
+            request, code, exists, self.settings, now.wall_ms
+        )
+        identity = (request.producer_id, request.producer_epoch)
+        return Decision(
+            [InTransaction(*identity, each, verification) for each in records], [(ticket, reply)]
+        )
+
+    def fetch_offsets(
+        self, request: OffsetFetchRequestGroup, *, require_stable: bool = False
+    ) -> OffsetFetchResponseGroup:
+        unstable = self.pending.of_group(request.group_id) if require_stable else ()
+        return offsets.fetch(self.offsets, request, unstable)
 
     def delete_offsets(
         self, request: OffsetDeleteRequest, exists: Exists, ticket: Ticket
@@ -235,7 +273,11 @@ class GroupMachine:
         gone = offsets.expired(self.offsets, group, retention_ms, now.wall_ms)
         out.records.extend(gone)
         held = sum(len(partitions) for partitions in self.offsets.of_group(group.id).values())
-        is_unused = group.state is GroupState.EMPTY and not group.pending_joins
+        is_unused = (
+            group.state is GroupState.EMPTY
+            and not group.pending_joins
+            and not self.pending.of_group(group.id)
+        )
         if is_unused and len(gone) == held:
             self._remove(group, now, out)
 
@@ -266,6 +308,9 @@ class GroupMachine:
                 code = ErrorCode.NON_EMPTY_GROUP
             else:
                 out.records.extend(self.offsets.tombstones(name))
+                out.records.extend(
+                    OffsetRecord(name, *place, None) for place in self.pending.of_group(name)
+                )
                 self._remove(group, now, out)
             results[name] = DeletableGroupResult(group_id=name, error_code=code)
         out.replies.append((ticket, list(results.values())))

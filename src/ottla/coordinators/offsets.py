@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple, TypeAlias
 
 from ottla.coordinators.classic_group import ClassicGroup
@@ -10,7 +10,7 @@ from ottla.coordinators.group_records import OffsetRecord
 from ottla.coordinators.group_states import GroupState
 from ottla.coordinators.settings import GroupSettings, fits_in_record
 from ottla.errors import ErrorCode
-from ottla.types import NO_OFFSET, Offset
+from ottla.types import NO_OFFSET, Offset, TopicPartition
 from ottla.wire.messages.group_records import OffsetCommitValue
 from ottla.wire.messages.offset_commit import (
     OffsetCommitRequest,
@@ -30,6 +30,13 @@ from ottla.wire.messages.offset_fetch import (
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartitions,
     OffsetFetchResponseTopics,
+)
+from ottla.wire.messages.txn_offset_commit import (
+    TxnOffsetCommitRequest,
+    TxnOffsetCommitRequestPartition,
+    TxnOffsetCommitResponse,
+    TxnOffsetCommitResponsePartition,
+    TxnOffsetCommitResponseTopic,
 )
 
 # From this version on a client can be told that its group is gone.
@@ -137,6 +144,30 @@ def check_commit(
     return ErrorCode.NONE
 
 
+def check_transactional_commit(
+    group: ClassicGroup | None, request: TxnOffsetCommitRequest
+) -> ErrorCode:
+    """As outside of transactions, but for clients that do not name a member (before KIP-447), and
+    while the members are told what to read: their transaction began before that.
+    """
+    generation, member_id = request.generation_id, request.member_id
+    if not fits_in_record(request.group_id) or not request.group_id:
+        return ErrorCode.INVALID_GROUP_ID
+    names_member = bool(generation >= 0 or member_id or request.group_instance_id is not None)
+    if not names_member or (generation < 0 and _is_empty(group)):
+        return ErrorCode.NONE
+    if group is None:
+        return ErrorCode.ILLEGAL_GENERATION
+    code = group.check_member(member_id, request.group_instance_id)
+    if code:
+        return code
+    return ErrorCode.NONE if generation == group.generation else ErrorCode.ILLEGAL_GENERATION
+
+
+def _is_empty(group: ClassicGroup | None) -> bool:
+    return group is None or group.state is GroupState.EMPTY
+
+
 def commit(
     request: OffsetCommitRequest,
     group_code: ErrorCode,
@@ -152,24 +183,11 @@ def commit(
     for topic in request.topics:
         results = []
         for partition in topic.partitions:
-            if not exists(topic.name, partition.partition_index):
-                code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            elif group_code:
-                code = group_code
-            elif _is_too_large(partition, settings.offset_metadata_max):
-                code = ErrorCode.OFFSET_METADATA_TOO_LARGE
-            else:
-                code = ErrorCode.NONE
-                value = OffsetCommitValue(
-                    offset=partition.committed_offset,
-                    leader_epoch=partition.committed_leader_epoch,
-                    metadata=partition.committed_metadata or "",
-                    commit_timestamp=wall_ms,
-                    expire_timestamp=expire_wall_ms,
-                )
-                record = OffsetRecord(
-                    request.group_id, topic.name, partition.partition_index, value
-                )
+            record, code = _commit_one(
+                request.group_id, topic.name, partition, group_code, exists, settings, wall_ms
+            )
+            if record is not None and record.value is not None:
+                record.value.expire_timestamp = expire_wall_ms
                 records.append(record)
             results.append(
                 OffsetCommitResponsePartition(
@@ -180,7 +198,56 @@ def commit(
     return records, response
 
 
-def _is_too_large(partition: OffsetCommitRequestPartition, length_max: int) -> bool:
+def commit_in_transaction(
+    request: TxnOffsetCommitRequest,
+    group_code: ErrorCode,
+    exists: Exists,
+    settings: GroupSettings,
+    wall_ms: int,
+) -> tuple[list[OffsetRecord], TxnOffsetCommitResponse]:
+    """What to write within the transaction, and the reply."""
+    records: list[OffsetRecord] = []
+    response = TxnOffsetCommitResponse()
+    for topic in request.topics:
+        results = []
+        for partition in topic.partitions:
+            record, code = _commit_one(
+                request.group_id, topic.name, partition, group_code, exists, settings, wall_ms
+            )
+            if record is not None:
+                records.append(record)
+            results.append(TxnOffsetCommitResponsePartition(partition.partition_index, code))
+        response.topics.append(TxnOffsetCommitResponseTopic(topic.name, results))
+    return records, response
+
+
+def _commit_one(
+    group: str,
+    topic: str,
+    partition: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition,
+    group_code: ErrorCode,
+    exists: Exists,
+    settings: GroupSettings,
+    wall_ms: int,
+) -> tuple[OffsetRecord | None, ErrorCode]:
+    if not exists(topic, partition.partition_index):
+        return None, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    if group_code:
+        return None, group_code
+    if _is_too_large(partition, settings.offset_metadata_max):
+        return None, ErrorCode.OFFSET_METADATA_TOO_LARGE
+    value = OffsetCommitValue(
+        offset=partition.committed_offset,
+        leader_epoch=partition.committed_leader_epoch,
+        metadata=partition.committed_metadata or "",
+        commit_timestamp=wall_ms,
+    )
+    return OffsetRecord(group, topic, partition.partition_index, value), ErrorCode.NONE
+
+
+def _is_too_large(
+    partition: OffsetCommitRequestPartition | TxnOffsetCommitRequestPartition, length_max: int
+) -> bool:
     metadata = partition.committed_metadata
     return metadata is not None and (len(metadata) > length_max or not fits_in_record(metadata))
 
@@ -188,8 +255,15 @@ def _is_too_large(partition: OffsetCommitRequestPartition, length_max: int) -> b
 # ------------------------------------------------------------------------------------------- fetch
 
 
-def fetch(store: OffsetStore, request: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
-    """What was asked for, or everything; a position that is not there is -1 and no error."""
+def fetch(
+    store: OffsetStore,
+    request: OffsetFetchRequestGroup,
+    unstable: Container[TopicPartition] = (),
+) -> OffsetFetchResponseGroup:
+    """What was asked for, or everything; a position that is not there is -1 and no error.
+
+    Where a transaction that is not over may change a position, that is told instead of it.
+    """
     committed = store.of_group(request.group_id)
     if request.topics is None:
         wanted = [(topic, list(partitions)) for topic, partitions in committed.items()]
@@ -201,12 +275,23 @@ def fetch(store: OffsetStore, request: OffsetFetchRequestGroup) -> OffsetFetchRe
             OffsetFetchResponseTopics(
                 name=topic,
                 partitions=[
-                    _fetched(partition, committed.get(topic, {}).get(partition))
+                    _unstable(partition)
+                    if TopicPartition(topic, partition) in unstable
+                    else _fetched(partition, committed.get(topic, {}).get(partition))
                     for partition in partitions
                 ],
             )
             for topic, partitions in wanted
         ],
+    )
+
+
+def _unstable(partition: int) -> OffsetFetchResponsePartitions:
+    return OffsetFetchResponsePartitions(
+        partition_index=partition,
+        committed_offset=NO_OFFSET,
+        metadata="",
+        error_code=ErrorCode.UNSTABLE_OFFSET_COMMIT,
     )
 
 

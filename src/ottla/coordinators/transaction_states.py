@@ -80,18 +80,23 @@ ENDING: Final = {
 }
 
 # By state, whether to commit, and whether the request is of the epoch before, so that it was
-# answered once already, for clients with an epoch for each transaction (KIP-890).
+# answered once already, for clients with an epoch for each transaction (KIP-890). Who has the epoch
+# after a decision may be ahead of its markers, and asks again; Kafka 4.0 takes it for fenced.
 ENDING_WITH_EPOCHS: Final = {
     (S.EMPTY, False, False): Ending.PREPARE,
     (S.ONGOING, True, False): Ending.PREPARE,
     (S.ONGOING, False, False): Ending.PREPARE,
     (S.PREPARE_COMMIT, True, True): Ending.UNDER_WAY,
+    (S.PREPARE_COMMIT, True, False): Ending.UNDER_WAY,
+    (S.PREPARE_COMMIT, False, False): Ending.UNDER_WAY,
     (S.PREPARE_ABORT, False, True): Ending.UNDER_WAY,
+    (S.PREPARE_ABORT, True, False): Ending.UNDER_WAY,
+    (S.PREPARE_ABORT, False, False): Ending.UNDER_WAY,
     (S.COMPLETE_COMMIT, True, True): Ending.ALREADY,
     (S.COMPLETE_COMMIT, False, False): Ending.PREPARE,
     (S.COMPLETE_ABORT, False, True): Ending.ALREADY,
     (S.COMPLETE_ABORT, False, False): Ending.PREPARE,
 }
 
-# Of which epoch a request may be: that of the transaction, the one before, or either.
+# Here a request is of the transaction's own epoch; elsewhere it may be of the one before.
 CURRENT_ONLY: Final = frozenset({S.EMPTY, S.ONGOING})

@@ -429,7 +429,7 @@ def _is_epoch_valid(
     is_current = request.producer_epoch == known.epoch
     if not has_epochs or known.state in CURRENT_ONLY:
         return is_current
-    return is_retry if known.state in PREPARED else is_retry or is_current
+    return is_retry or is_current
 
 
 def _prepared(

@@ -34,7 +34,7 @@ CLIENTS = (
         "kafka-python",
         PYTHON,
         python("kafka_python.py"),
-        frozenset({"null_header", "record_without_key_and_value"}),
+        frozenset({"null_header", "record_without_key_and_value", "transactions"}),
     ),
     Client(
         "aiokafka",
@@ -51,12 +51,18 @@ CLIENTS = (
                 "offset_of_max_timestamp",
                 "record_without_key_and_value",
                 "set_offset",
+                "transactions",
             }
         ),
     ),
     Client("java", JAVA, toolchains.build_java, frozenset()),
     # franz-go creates topics only when asked to by an option.
-    Client("franz-go", GO, toolchains.build_go, frozenset({"auto_create", "describe_features"})),
+    Client(
+        "franz-go",
+        GO,
+        toolchains.build_go,
+        frozenset({"auto_create", "describe_features", "transactions"}),
+    ),
     Client(
         "kafkajs",
         NODE,
@@ -72,6 +78,7 @@ CLIENTS = (
                 "offset_of_max_timestamp",
                 "range",
                 "static",
+                "transactions",
             }
         ),
         ("none", "gzip"),

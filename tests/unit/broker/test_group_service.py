@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from ottla.broker.control.groups import GroupService, group_code_of, java_hash, when_decided
+from ottla.broker.control.groups import GroupService
+from ottla.broker.control.shards import coordinator_code_of, java_hash, when_decided
 from ottla.broker.network.waiting import Deferred
 from ottla.errors import (
     CoordinatorLoading,
@@ -34,11 +35,11 @@ def test_a_group_has_the_hash_that_java_gives_it(text: str, expected: int) -> No
 
 
 def test_what_befalls_the_partition_is_told_in_words_that_group_clients_know() -> None:
-    assert group_code_of(StorageFailed()) is ErrorCode.NOT_COORDINATOR
-    assert group_code_of(NotLeader()) is ErrorCode.NOT_COORDINATOR
-    assert group_code_of(OSError()) is ErrorCode.NOT_COORDINATOR
-    assert group_code_of(UnknownTopicOrPartition()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert group_code_of(CoordinatorLoading()) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    assert coordinator_code_of(StorageFailed()) is ErrorCode.NOT_COORDINATOR
+    assert coordinator_code_of(NotLeader()) is ErrorCode.NOT_COORDINATOR
+    assert coordinator_code_of(OSError()) is ErrorCode.NOT_COORDINATOR
+    assert coordinator_code_of(UnknownTopicOrPartition()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    assert coordinator_code_of(CoordinatorLoading()) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
 
 def test_a_service_without_a_broker_is_not_available() -> None:

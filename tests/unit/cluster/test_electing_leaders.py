@@ -18,6 +18,8 @@ from ottla.wire.messages.broker_registration import Listener
 from ottla.wire.messages.controller_registration import ControllerRegistrationRequest, Feature
 from unit.cluster.fleet import Fleet
 
+TRANSACTIONS = Feature("transaction.version", 0, 2)
+
 TOPIC, BROKER, SET = 2, 4, 0
 PREFERRED, UNCLEAN = 0, 1
 
@@ -174,7 +176,7 @@ class TestEligibleLeaders:
         fleet.lose(2)
         fleet.come_back(2)
         assert fleet.raise_feature("metadata.version", 23) == 0
-        assert fleet.image.features == {"metadata.version": 23}
+        assert fleet.image.features["metadata.version"] == 23
         for level, words in ((22, "22 would lower it"), (24, "can be raised to 23")):
             with pytest.raises(InvalidUpdateVersion, match=words):
                 fleet.raise_feature("metadata.version", level)
@@ -185,7 +187,7 @@ class TestEligibleLeaders:
         fleet = Fleet(2)
         fleet.raise_feature("metadata.version", 22)
         assert fleet.raise_feature("metadata.version", 21, upgrade_type=2) == 0
-        assert fleet.image.features == {"metadata.version": 21}
+        assert fleet.image.features["metadata.version"] == 21
         with pytest.raises(InvalidUpdateVersion, match="would not lower but raise"):
             fleet.raise_feature("metadata.version", 22, upgrade_type=2)
         fleet.raise_feature("metadata.version", 23)
@@ -198,7 +200,9 @@ class TestEligibleLeaders:
     def test_a_controller_that_does_not_know_the_level_is_not_registered(self):
         fleet = Fleet(1)
         fleet.raise_feature("metadata.version", 23)
-        old = ControllerRegistrationRequest(9, features=[Feature("metadata.version", 21, 22)])
+        old = ControllerRegistrationRequest(
+            9, features=[Feature("metadata.version", 21, 22), TRANSACTIONS]
+        )
         with pytest.raises(UnsupportedVersion, match="controller 9 works with 21 to 22"):
             fleet.ask("register_controller", old)
         old.features[0].max_supported_version = 23
@@ -209,7 +213,9 @@ class TestEligibleLeaders:
         fleet = Fleet(1, controller_quorum_voters=("1@a:1", "9@a:2"))
         with pytest.raises(InvalidUpdateVersion, match="Controller 9 has not told"):
             fleet.raise_feature("metadata.version", 23)
-        own = ControllerRegistrationRequest(9, features=[Feature("metadata.version", 21, 23)])
+        own = ControllerRegistrationRequest(
+            9, features=[Feature("metadata.version", 21, 23), TRANSACTIONS]
+        )
         fleet.ask("register_controller", own)
         assert fleet.raise_feature("metadata.version", 23) == 0
 

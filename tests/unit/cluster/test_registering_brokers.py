@@ -244,9 +244,12 @@ def test_a_controller_registers():
         controller_id=3,
         incarnation_id=b"i" * 16,
         listeners=[ControllerListener("C", "h", 9093, 0)],
-        features=[ControllerFeature("metadata.version", 21, 23)],
+        features=[
+            ControllerFeature("metadata.version", 21, 23),
+            ControllerFeature("transaction.version", 0, 2),
+        ],
     )
     assert fleet.ask("register_controller", request).error_code == 0
     controller = fleet.image.controllers[3]
     assert (controller.incarnation_id, controller.endpoints["C"].port) == (b"i" * 16, 9093)
-    assert controller.features == (("metadata.version", 21, 23),)
+    assert controller.features == (("metadata.version", 21, 23), ("transaction.version", 0, 2))

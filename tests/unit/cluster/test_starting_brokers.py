@@ -97,22 +97,33 @@ def feature_records(cluster):
 
 
 def test_a_new_log_begins_with_the_version_of_its_records(cluster):
-    first = cluster.controller.decode(None, cluster.log[0])
-    assert first == FeatureLevelRecord(name="metadata.version", feature_level=21)
+    first = [cluster.controller.decode(None, value) for value in cluster.log[:2]]
+    assert first == [
+        FeatureLevelRecord(name="metadata.version", feature_level=21),
+        FeatureLevelRecord(name="transaction.version", feature_level=2),
+    ]
     cluster.restart()
     cluster.start_broker(1)
-    assert feature_records(cluster) == [first]
+    assert feature_records(cluster) == first
+    assert cluster.cache.image.features == {"metadata.version": 21, "transaction.version": 2}
+
+
+def test_a_log_that_has_begun_gets_no_feature_before_somebody_asks_for_it(cluster):
+    """Nodes of an earlier version may read it."""
+    del cluster.log[1]
+    cluster.restart()
+    cluster.start_broker(1)
     assert cluster.cache.image.features == {"metadata.version": 21}
 
 
 def test_a_log_from_before_there_were_versions_gets_its_own_at_the_next_start(cluster):
     cluster.create("t")
-    del cluster.log[0]
+    del cluster.log[:2]
     cluster.restart()
     assert cluster.image.features == {}
     cluster.start_broker(1)
-    assert len(feature_records(cluster)) == 1
-    assert cluster.cache.image.features == {"metadata.version": 21}
+    assert len(feature_records(cluster)) == 2
+    assert cluster.cache.image.features == {"metadata.version": 21, "transaction.version": 2}
 
 
 @pytest.mark.parametrize("level", [20, 24])

@@ -62,7 +62,7 @@ def test_an_empty_group_is_deleted_with_its_positions(shard):
     assert shard.delete_groups("g") == [ErrorCode.NONE]
     assert shard.delete_groups("g") == [ErrorCode.GROUP_ID_NOT_FOUND]
     assert shard.committed() == -1
-    assert shard.replayed().snapshot() == {"groups": {}, "offsets": {}}
+    assert shard.replayed().snapshot() == {"groups": {}, "offsets": {}, "pending": {}}
 
 
 def test_a_group_without_members_is_deleted_too(shard):

@@ -211,6 +211,19 @@ def test_a_repeated_end_is_answered_as_the_first_was(shard, commit):
     assert shard.ended(first, **other) is ErrorCode.INVALID_TXN_STATE
 
 
+@pytest.mark.parametrize("commit", [True, False])
+def test_who_ends_the_next_one_before_the_markers_are_written_asks_again(shard, commit):
+    """As franz-go does: it aborts what it has just begun."""
+    first = ongoing(shard, client_version=2)
+    reply = shard.end(first, **WITH_EPOCHS)
+    second = (reply.producer_id, reply.producer_epoch)
+    early = shard.ended(second, commit=commit, **WITH_EPOCHS)
+    assert early is ErrorCode.CONCURRENT_TRANSACTIONS
+    shard.mark()
+    if not commit:
+        assert shard.ended(second, commit=False, **WITH_EPOCHS) is ErrorCode.NONE
+
+
 def test_a_transaction_without_partitions_can_be_aborted_and_not_committed(shard):
     identity = shard.identity()
     assert shard.ended(identity, **WITH_EPOCHS) is ErrorCode.INVALID_TXN_STATE

@@ -23,12 +23,16 @@ from ottla.errors import (
     CoordinatorLoading,
     CoordinatorNotAvailable,
     CorruptBatch,
+    InvalidProducerEpoch,
+    InvalidTransactionState,
     NotEnoughReplicasAfterAppend,
     OttlaError,
     RequestTimedOut,
     StorageFailed,
+    TransactionCoordinatorFenced,
 )
-from ottla.machine import Decision, StateMachine, Ticket
+from ottla.log.markers import COMMIT, OTHER, read_marker
+from ottla.machine import Decision, InTransaction, StateMachine, Ticket, TransactionEnded
 from ottla.ports import Clock, Executor
 from ottla.types import Now
 from ottla.wire.codec import MalformedMessage
@@ -52,6 +56,8 @@ LOAD_CHUNK_BYTES: Final = 4 * 1024 * 1024
 LOAD_PAUSE_S: Final = 1.0
 # So many of the records that cannot be read are named, the others counted.
 UNREADABLE_NAMED_MAX: Final = 10
+# What is wrong with a transaction, and not with the log: nothing was appended.
+REFUSED: Final = (InvalidProducerEpoch, InvalidTransactionState, TransactionCoordinatorFenced)
 
 
 class Held(NamedTuple):
@@ -85,6 +91,7 @@ class Runtime(Generic[S]):
         newest_snapshot: Callable[[], Snapshot | None] | None = None,
         wait_ms_max: int | None = None,
         on_snapshot: Callable[[list[Any]], None] | None = None,
+        on_loaded: Callable[[], None] | None = None,
     ) -> None:
         """`on_snapshot` is told of records in the place of all that `on_committed` was told."""
         self.machine = machine
@@ -98,6 +105,7 @@ class Runtime(Generic[S]):
         self._overdue: asyncio.TimerHandle | None = None
         self._newest_snapshot = newest_snapshot
         self._on_snapshot = on_snapshot
+        self._on_loaded = on_loaded
         self._published_offset = 0
         # One reads the snapshot at a time, whether to fold it or to tell of it.
         self._snapshot_turn = asyncio.Lock()
@@ -144,6 +152,9 @@ class Runtime(Generic[S]):
         if records:
             try:
                 self._append(records, now)
+            except REFUSED as error:
+                _fail((ticket for ticket, _ in decision.replies), error)
+                return
             except (OttlaError, OSError) as error:
                 self._held.append(Held(0, decision.replies, [], 0))
                 self.failed(None, error)
@@ -158,17 +169,39 @@ class Runtime(Generic[S]):
         self._watch_the_wait()
 
     def _append(self, records: list[Any], now: Now) -> None:
-        encode = self.machine.encode
-        batch = encode_batch(
-            [
-                Record(position, now.wall_ms, *encode(record))
-                for position, record in enumerate(records)
-            ]
-        )
-        view = memoryview(batch)
-        self.partition.append_own(view, read_header(view), now.wall_ms)
+        first = records[0]
+        if isinstance(first, TransactionEnded):
+            self.partition.append_marker(
+                first.producer_id,
+                first.producer_epoch,
+                first.coordinator_epoch,
+                now.wall_ms,
+                is_commit=first.is_commit,
+                version=first.version,
+            )
+        else:
+            self._append_batch(records, now)
         for record in records:
             self.machine.apply(record, now.wall_ms)
+
+    def _append_batch(self, records: list[Any], now: Now) -> None:
+        encode, first = self.machine.encode, records[0]
+        options: dict[str, Any] = {}
+        plain = records
+        if isinstance(first, InTransaction):
+            options = {
+                "producer_id": first.producer_id,
+                "producer_epoch": first.producer_epoch,
+                "is_transactional": True,
+            }
+            plain = [each.record for each in records]
+        batch = encode_batch(
+            [Record(position, now.wall_ms, *encode(each)) for position, each in enumerate(plain)],
+            **options,
+        )
+        view = memoryview(batch)
+        verification = first.verification if options else None
+        self.partition.append_own(view, read_header(view), now.wall_ms, verification)
 
     def _release(
         self, end_offset: int, replies: Iterable[tuple[Ticket, Any]], records: list[Any]
@@ -356,6 +389,8 @@ class Runtime(Generic[S]):
         self.machine.loaded(self._clock.now())
         self._is_loaded = True
         self._arm_timer()
+        if self._on_loaded is not None:
+            self._on_loaded()
 
     async def _load_snapshot(self, *, fold: bool = True) -> int:
         """Takes in what the log no longer tells; returns the offset from which on it does."""
@@ -411,7 +446,11 @@ class Runtime(Generic[S]):
         found: list[tuple[Any, int, int]] = []
         next_offset = offset
         for position, header in headers_in(data):
-            if not header.is_control:
+            if header.is_control:
+                marker = self._marker_in(data, position, header)
+                if marker is not None and header.base_offset >= offset:
+                    found.append((marker, header.base_offset, header.max_timestamp))
+            else:
                 for record in self._records_in(data, position, header):
                     if record.offset < offset:
                         continue
@@ -421,9 +460,24 @@ class Runtime(Generic[S]):
                         self._pass_over(record.offset, 1, error)
                         continue
                     if decoded is not None:
+                        if header.is_transactional:
+                            identity = (header.producer_id, header.producer_epoch)
+                            decoded = InTransaction(*identity, decoded)
                         found.append((decoded, record.offset, record.timestamp))
             next_offset = header.next_offset
         return next_offset, found
+
+    def _marker_in(
+        self, data: Buffer, position: int, header: BatchHeader
+    ) -> TransactionEnded | None:
+        """The end of a transaction; other control batches are none of a machine's business."""
+        if not header.is_transactional:
+            return None
+        marker = read_marker(memoryview(data)[position : position + header.size])
+        if marker is None or marker.kind == OTHER:
+            return None
+        identity = (header.producer_id, header.producer_epoch)
+        return TransactionEnded(*identity, marker.kind == COMMIT, marker.coordinator_epoch)
 
     def _records_in(self, data: Buffer, position: int, header: BatchHeader) -> Sequence[Record]:
         try:

@@ -16,7 +16,7 @@ from ottla.errors import (
     UnknownTopicOrPartition,
     error_of,
 )
-from ottla.types import INTERNAL_TOPICS, OFFSETS_TOPIC
+from ottla.types import INTERNAL_TOPICS, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from ottla.wire.messages.create_topics import (
     CreatableTopic,
     CreatableTopicConfig,
@@ -82,21 +82,50 @@ async def _created(
 def _wanted(services: ControlServices, name: str) -> CreatableTopic:
     config = services.config
     if name == OFFSETS_TOPIC:
-        hosts = len({broker.host for broker in candidates(services.metadata.image)})
-        settings = {
-            "cleanup.policy": "compact",
-            "compression.type": "producer",
-            "segment.bytes": str(config.offsets_topic_segment_bytes),
-        }
-        return CreatableTopic(
-            name=name,
-            num_partitions=config.offsets_topic_num_partitions,
-            replication_factor=max(1, min(config.offsets_topic_replication_factor, hosts)),
-            configs=[
-                CreatableTopicConfig(name=setting, value=value)
-                for setting, value in settings.items()
-            ],
+        return _compacted(
+            services,
+            name,
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            config.offsets_topic_segment_bytes,
+        )
+    if name == TRANSACTIONS_TOPIC:
+        return _compacted(
+            services,
+            name,
+            config.transaction_state_log_num_partitions,
+            config.transaction_state_log_replication_factor,
+            config.transaction_state_log_segment_bytes,
+            config.transaction_state_log_min_isr,
         )
     if name in INTERNAL_TOPICS:
         raise UnknownTopicOrPartition(f"{name} is not created by being asked for.")
     return CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
+
+
+def _compacted(
+    services: ControlServices,
+    name: str,
+    partition_count: int,
+    replica_count: int,
+    segment_bytes: int,
+    in_sync_min: int | None = None,
+) -> CreatableTopic:
+    """A topic of the coordinators, with no more replicas than there are hosts."""
+    hosts = len({broker.host for broker in candidates(services.metadata.image)})
+    replicas = max(1, min(replica_count, hosts))
+    settings = {
+        "cleanup.policy": "compact",
+        "compression.type": "producer",
+        "segment.bytes": str(segment_bytes),
+    }
+    if in_sync_min is not None:
+        settings["min.insync.replicas"] = str(min(in_sync_min, replicas))
+    return CreatableTopic(
+        name=name,
+        num_partitions=partition_count,
+        replication_factor=replicas,
+        configs=[
+            CreatableTopicConfig(name=setting, value=value) for setting, value in settings.items()
+        ],
+    )

@@ -1,8 +1,8 @@
 """ApiVersions, versions 0 to 4 (KIP-35, 511, 584).
 
 A version that is too new gets error 35 and the versions of this API, in the form of version 0, and
-the client asks again. Of features there are `metadata.version` and `kraft.version`; `group.version`
-and `transaction.version` are not listed as long as there is nothing behind them. APIs that only
+the client asks again. Of features there are `metadata.version`, `transaction.version` and
+`kraft.version`; `group.version` is not listed as long as there is nothing behind it. APIs that only
 nodes speak with each other are listed to nodes only.
 """
 
@@ -64,7 +64,6 @@ def handle(
 
 
 def _finalized(services: Services) -> dict[str, int]:
-    """As in Kafka, a kraft.version of 0 is not told."""
-    quorum_level = services.quorum.kraft_version
-    of_quorum = {KRAFT_VERSION: quorum_level} if quorum_level else {}
-    return {**services.metadata.image.features, **of_quorum}
+    """As in Kafka, a level of 0 is not told."""
+    levels = services.metadata.image.features | {KRAFT_VERSION: services.quorum.kraft_version}
+    return {name: level for name, level in levels.items() if level}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.broker.control.groups import Shard, group_code_of
+from ottla.broker.control.groups import Shard
+from ottla.broker.control.shards import coordinator_code_of
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
 from ottla.errors import OttlaError
@@ -36,7 +37,7 @@ async def _delete(shard: Shard, names: list[str]) -> list[DeletableGroupResult]:
 
 
 def _failed(names: list[str], error: Exception) -> list[DeletableGroupResult]:
-    code = group_code_of(error)
+    code = coordinator_code_of(error)
     return [DeletableGroupResult(group_id=name, error_code=code) for name in names]
 
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.broker.control.groups import Shard, group_code_of
+from ottla.broker.control.groups import Shard
+from ottla.broker.control.shards import coordinator_code_of
 from ottla.broker.network.operations import ALL_GROUP_OPERATIONS
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
@@ -46,7 +47,7 @@ async def _describe(shard: Shard, names: list[str], version: int) -> list[Descri
 
 def _failed(name: str, error: Exception) -> DescribedGroup:
     return DescribedGroup(
-        group_id=name, error_code=group_code_of(error), error_message=str(error) or None
+        group_id=name, error_code=coordinator_code_of(error), error_message=str(error) or None
     )
 
 

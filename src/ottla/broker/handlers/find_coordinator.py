@@ -1,18 +1,18 @@
 """FindCoordinator, versions 0 to 6 (KIP-98, 699, 932's key type).
 
-The first look-up of a group creates `__consumer_offsets` and waits for it, where Kafka makes the
-client ask again. Transactions (type 1) do not exist yet and share groups (type 2) neither: both
-get an error that clients do not retry. A success has no message, as the protocol defines it, where
-Kafka says "NONE".
+The first look-up of a group creates `__consumer_offsets`, that of a transactional id
+`__transaction_state`, and waits for it, where Kafka makes the client ask again. Share groups (type
+2) do not exist yet: they get an error that clients do not retry. A success has no message, as the
+protocol defines it, where Kafka says "NONE".
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable
 from enum import IntEnum
-from typing import Final
+from typing import Any, Final
 
-from ottla.broker.control.groups import group_code_of
+from ottla.broker.control.shards import ShardService, coordinator_code_of
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
 from ottla.cluster.image import Endpoint
@@ -20,9 +20,8 @@ from ottla.errors import (
     CoordinatorNotAvailable,
     InvalidRequest,
     OttlaError,
-    TransactionsNotSupported,
 )
-from ottla.types import NO_NODE, OFFSETS_TOPIC
+from ottla.types import NO_NODE
 from ottla.wire.messages.find_coordinator import (
     Coordinator,
     FindCoordinatorRequest,
@@ -43,17 +42,27 @@ def handle(
 ) -> FindCoordinatorResponse | Awaitable[FindCoordinatorResponse]:
     has_keys = context.version >= VERSION_WITH_KEYS
     keys = request.coordinator_keys if has_keys else [request.key]
-    groups = services.groups
-    if request.key_type == KeyType.GROUP and not all(groups.is_ready(key) for key in keys):
-        return _wait_and_answer(services, context, request, keys)
+    service = _service(services, request.key_type)
+    if service is not None and not all(service.is_ready(key) for key in keys):
+        return _wait_and_answer(services, service, context, request, keys)
     return _answer(services, context, request, keys)
 
 
+def _service(services: Services, key_type: int) -> ShardService[Any] | None:
+    if key_type == KeyType.GROUP:
+        return services.groups
+    return services.transactions if key_type == KeyType.TRANSACTION else None
+
+
 async def _wait_and_answer(
-    services: Services, context: RequestContext, request: FindCoordinatorRequest, keys: list[str]
+    services: Services,
+    service: ShardService[Any],
+    context: RequestContext,
+    request: FindCoordinatorRequest,
+    keys: list[str],
 ) -> FindCoordinatorResponse:
     for key in keys:
-        await services.groups.make_ready(key)
+        await service.make_ready(key)
     return _answer(services, context, request, keys)
 
 
@@ -79,12 +88,11 @@ def _coordinator(
 
 
 def _find(services: Services, listener: str, key_type: int, key: str) -> tuple[int, Endpoint]:
-    if key_type == KeyType.TRANSACTION:
-        raise TransactionsNotSupported("There are no transactions yet.")
-    if key_type != KeyType.GROUP:
+    service = _service(services, key_type)
+    if service is None:
         raise InvalidRequest(f"There are no coordinators of type {key_type}.")
     metadata = services.metadata
-    leader = metadata.leader_of(OFFSETS_TOPIC, services.groups.partition_of(key))
+    leader = metadata.leader_of(service.topic, service.partition_of(key))
     for broker in metadata.brokers():
         is_absent = broker.id == metadata.absent_leader
         if broker.id == leader and listener in broker.endpoints and not is_absent:
@@ -97,7 +105,7 @@ def _not_found(key: str, error: Exception) -> Coordinator:
         key=key,
         node_id=NO_NODE,
         port=-1,
-        error_code=group_code_of(error),
+        error_code=coordinator_code_of(error),
         error_message=str(error),
     )
 

@@ -5,7 +5,7 @@ A group that is still being read takes every heartbeat for good: its members kee
 
 from __future__ import annotations
 
-from ottla.broker.control.groups import group_code_of, when_decided
+from ottla.broker.control.shards import coordinator_code_of, when_decided
 from ottla.broker.deferred import Deferred
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
@@ -27,4 +27,4 @@ def handle(
 def error_response(request: HeartbeatRequest, error: Exception) -> HeartbeatResponse:
     if isinstance(error, CoordinatorLoading):
         return HeartbeatResponse()
-    return HeartbeatResponse(error_code=group_code_of(error))
+    return HeartbeatResponse(error_code=coordinator_code_of(error))

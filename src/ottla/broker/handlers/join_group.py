@@ -6,7 +6,8 @@ meantime. A client's reason goes to the log at level debug.
 
 from __future__ import annotations
 
-from ottla.broker.control.groups import caller_of, group_code_of, when_decided
+from ottla.broker.control.groups import caller_of
+from ottla.broker.control.shards import coordinator_code_of, when_decided
 from ottla.broker.deferred import Deferred
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
@@ -27,4 +28,4 @@ def handle(
 
 
 def error_response(request: JoinGroupRequest, error: Exception) -> JoinGroupResponse:
-    return JoinGroupResponse(error_code=group_code_of(error), member_id=request.member_id)
+    return JoinGroupResponse(error_code=coordinator_code_of(error), member_id=request.member_id)

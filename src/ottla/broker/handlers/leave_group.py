@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from ottla.broker.control.groups import caller_of, group_code_of, when_decided
+from ottla.broker.control.groups import caller_of
+from ottla.broker.control.shards import coordinator_code_of, when_decided
 from ottla.broker.deferred import Deferred
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
@@ -23,4 +24,4 @@ def handle(
 
 
 def error_response(request: LeaveGroupRequest, error: Exception) -> LeaveGroupResponse:
-    return LeaveGroupResponse(error_code=group_code_of(error))
+    return LeaveGroupResponse(error_code=coordinator_code_of(error))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from ottla.broker.control.groups import group_code_of
+from ottla.broker.control.shards import coordinator_code_of
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
 from ottla.wire.messages.list_groups import ListGroupsRequest, ListGroupsResponse
@@ -24,4 +24,4 @@ async def handle(
 
 
 def error_response(request: ListGroupsRequest, error: Exception) -> ListGroupsResponse:
-    return ListGroupsResponse(error_code=group_code_of(error))
+    return ListGroupsResponse(error_code=coordinator_code_of(error))

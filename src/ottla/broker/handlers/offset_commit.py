@@ -5,7 +5,7 @@ Each partition succeeds or fails by itself. Left out: member epochs of the KIP-8
 
 from __future__ import annotations
 
-from ottla.broker.control.groups import group_code_of, when_decided
+from ottla.broker.control.shards import coordinator_code_of, when_decided
 from ottla.broker.deferred import Deferred
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
@@ -28,7 +28,7 @@ def handle(
 
 
 def error_response(request: OffsetCommitRequest, error: Exception) -> OffsetCommitResponse:
-    code = group_code_of(error)
+    code = coordinator_code_of(error)
     return OffsetCommitResponse(
         topics=[
             OffsetCommitResponseTopic(

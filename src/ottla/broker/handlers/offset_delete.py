@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ottla.broker.control.groups import group_code_of, when_decided
+from ottla.broker.control.shards import coordinator_code_of, when_decided
 from ottla.broker.deferred import Deferred
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
@@ -23,4 +23,4 @@ def handle(
 
 
 def error_response(request: OffsetDeleteRequest, error: Exception) -> OffsetDeleteResponse:
-    return OffsetDeleteResponse(error_code=group_code_of(error))
+    return OffsetDeleteResponse(error_code=coordinator_code_of(error))

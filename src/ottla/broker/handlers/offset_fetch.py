@@ -1,8 +1,8 @@
 """OffsetFetch, versions 1 to 9 (KIP-88, 211, 320, 447, 709).
 
-From version 8 on several groups at once, each with its own error. A reply shows only what is
-committed to the log, so `require_stable` asks for nothing more until there are transactions. The
-member id and epoch of version 9 belong to the KIP-848 protocol and are not looked at.
+From version 8 on several groups at once, each with its own error. With `require_stable`, positions
+that a transaction may still change are UNSTABLE_OFFSET_COMMIT. The member id and epoch of version 9
+belong to the KIP-848 protocol and are not looked at.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-from ottla.broker.control.groups import group_code_of
+from ottla.broker.control.shards import coordinator_code_of
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
 from ottla.errors import ErrorCode, OttlaError
@@ -36,19 +36,25 @@ async def handle(
         asked = request.groups
     else:
         asked = [_single_group(request)]
-    found = await asyncio.gather(*(_fetch(services, group) for group in asked))
+    found = await asyncio.gather(
+        *(_fetch(services, group, require_stable=request.require_stable) for group in asked)
+    )
     if context.version >= VERSION_WITH_GROUPS:
         return OffsetFetchResponse(groups=list(found))
     return _single_reply(request, found[0], context.version)
 
 
-async def _fetch(services: Services, group: OffsetFetchRequestGroup) -> OffsetFetchResponseGroup:
+async def _fetch(
+    services: Services, group: OffsetFetchRequestGroup, require_stable: bool
+) -> OffsetFetchResponseGroup:
     try:
         shard = services.groups.shard_of(group.group_id)
-        return await shard.read(lambda machine, now: machine.fetch_offsets(group))
+        return await shard.read(
+            lambda machine, now: machine.fetch_offsets(group, require_stable=require_stable)
+        )
     except OttlaError as error:
         # Not every consumer retries when the coordinator is not available; all look it up again.
-        code = group_code_of(error)
+        code = coordinator_code_of(error)
         if code is ErrorCode.COORDINATOR_NOT_AVAILABLE:
             code = ErrorCode.NOT_COORDINATOR
         return OffsetFetchResponseGroup(group_id=group.group_id, error_code=code)
@@ -111,7 +117,7 @@ def _with_error_in_partitions(request: OffsetFetchRequest, code: int) -> OffsetF
 
 
 def error_response(request: OffsetFetchRequest, error: Exception) -> OffsetFetchResponse:
-    code = group_code_of(error)
+    code = coordinator_code_of(error)
     groups = [
         OffsetFetchResponseGroup(group_id=group.group_id, error_code=code)
         for group in request.groups

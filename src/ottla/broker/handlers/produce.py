@@ -4,8 +4,8 @@ Versions 0 to 2 are advertised, as Kafka does, because librdkafka compresses onl
 but they are answered with UNSUPPORTED_VERSION. Where messages without a key keep a batch out of a
 compacted topic, the reply names them (KIP-467), at most a thousand of a batch. Internal topics are
 refused, except to the client id `__admin_client`, as in Kafka. Who does not lead names who does
-(KIP-951). Transactional batches are taken only with `transaction.partition.verification.enable`
-off: nobody asks their coordinator yet.
+(KIP-951). Before a transaction begins in a partition its coordinator is asked whether it knows of
+it, and from version 12 on told (KIP-890).
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Final, TypeAlias
 
 from ottla.broker.control.topic_creation import ensure_topic
 from ottla.broker.deferred import Deferred
+from ottla.broker.handlers.verifying import ALL_VERIFIED, Verified, verify
 from ottla.broker.network.leader_hints import LeaderHints
 from ottla.broker.network.waiting import PendingProduce, answer_with
 from ottla.broker.request import RequestContext
@@ -30,10 +31,10 @@ from ottla.errors import (
     InvalidTopicName,
     OttlaError,
     RequestTimedOut,
-    TransactionsNotSupported,
     UnsupportedCompression,
     UnsupportedVersion,
 )
+from ottla.log.verification import Verification
 from ottla.types import ADMIN_CLIENT_ID, INTERNAL_TOPICS, METADATA_TOPIC
 from ottla.wire.compression import Compression
 from ottla.wire.messages.produce import (
@@ -61,12 +62,12 @@ Outcome: TypeAlias = Deferred[ProduceResponse] | ProduceResponse | None
 def handle(
     services: Services, context: RequestContext, request: ProduceRequest
 ) -> Outcome | Awaitable[Outcome]:
-    refusal = _refusal(services, context, request)
+    refusal = _refusal(context, request)
     if refusal is not None:
         if request.acks == ACKS_NONE:
             raise refusal
         return _all_failed(request, refusal)
-    if _takes_time(services, request):
+    if request.transactional_id is not None or _takes_time(services, request):
         return services.loop.create_task(_prepare_and_append(services, context, request))
     return _append(services, context, request)
 
@@ -98,16 +99,13 @@ def _is_closed_to(context: RequestContext, topic: str) -> bool:
     return topic in INTERNAL_TOPICS and context.client_id != ADMIN_CLIENT_ID
 
 
-def _refusal(
-    services: Services, context: RequestContext, request: ProduceRequest
-) -> OttlaError | None:
+def _refusal(context: RequestContext, request: ProduceRequest) -> OttlaError | None:
     if context.version < FIRST_VERSION:
         return UnsupportedVersion("produce with version 3 or later")
     if request.acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
         return InvalidRequiredAcks(f"acks is {request.acks}; it may be 0, 1 or -1 (all)")
-    is_verified = services.config.transaction_partition_verification_enable
-    if request.transactional_id is not None and is_verified:
-        return TransactionsNotSupported("transactions are not supported yet")
+    if request.transactional_id == "":
+        return InvalidRequest("The transactional id is empty.")
     return None
 
 
@@ -130,6 +128,7 @@ async def _prepare_and_append(
     """
     late: set[Partition] = set()
     opened: dict[int, Opened] = {}
+    verified = ALL_VERIFIED
     for topic in request.topic_data:
         if _is_closed_to(context, topic.name):
             continue
@@ -150,11 +149,13 @@ async def _prepare_and_append(
                     )
                 except OttlaError as error:
                     opened[id(data)] = Opened(error)
+    if request.transactional_id is not None:
+        verified = await verify(services, request, context.version)
     # Settings may have changed meanwhile, or change now: between the last look and the append
     # nothing is waited for.
     while unopened := list(_unopened(services, context, request, opened)):
         await _look_for_keys(services, unopened, opened, request.timeout_ms / 1000)
-    return _append(services, context, request, late, opened)
+    return _append(services, context, request, late, opened, verified)
 
 
 async def _partitions_of(services: Services, topic: str) -> dict[int, Partition]:
@@ -213,6 +214,7 @@ def _append(
     request: ProduceRequest,
     late: Collection[Partition] = (),
     opened: Mapping[int, Opened] = NONE_OPENED,
+    verified: Verified = ALL_VERIFIED,
 ) -> Outcome:
     now_ms = services.clock.wall_ms()
     named = 0
@@ -237,8 +239,16 @@ def _append(
                     raise RequestTimedOut(f"{partition.name}: its disk did not answer in time")
                 if request.acks == ACKS_ALL:
                     partition.check_min_isr()
+                if id(data) in verified.refusals:
+                    raise verified.refusals[id(data)]
                 end_offset = _append_one(
-                    partition, data, answer, context.version, now_ms, opened.get(id(data))
+                    partition,
+                    data,
+                    answer,
+                    context.version,
+                    now_ms,
+                    opened.get(id(data)),
+                    verified.verifications.get(id(data)),
                 )
             except (OttlaError, OSError) as error:
                 answer_with(error, answer)
@@ -262,6 +272,7 @@ def _append_one(
     version: int,
     now_ms: int,
     opened: Opened | None,
+    verification: Verification | None,
 ) -> int:
     """Appends one partition's batch and returns the offset that must be committed."""
     records: Buffer | None = data.records
@@ -269,7 +280,7 @@ def _append_one(
         raise InvalidRecord("the request has no records for this partition")
     if version < ZSTD_VERSION and read_header(records).compression == Compression.ZSTD:
         raise UnsupportedCompression("zstd needs produce version 7 or later")
-    appended = partition.append(records, now_ms, opened)
+    appended = partition.append(records, now_ms, opened, verification)
     answer.base_offset = appended.base_offset
     answer.log_append_time_ms = now_ms if partition.is_append_time else -1
     answer.log_start_offset = partition.start_offset

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ottla.broker.control.groups import group_code_of, when_decided
+from ottla.broker.control.shards import coordinator_code_of, when_decided
 from ottla.broker.deferred import Deferred
 from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
@@ -32,4 +32,4 @@ def handle(
 
 
 def error_response(request: SyncGroupRequest, error: Exception) -> SyncGroupResponse:
-    return SyncGroupResponse(error_code=group_code_of(error))
+    return SyncGroupResponse(error_code=coordinator_code_of(error))

@@ -15,7 +15,8 @@ from ottla.broker.request import RequestContext
 from ottla.broker.services import Services
 from ottla.broker.storage.partition import Partition
 from ottla.errors import InvalidRequest, OttlaError, RequestTimedOut, code_of
-from ottla.types import METADATA_TOPIC
+from ottla.machine import Decision, TransactionEnded
+from ottla.types import METADATA_TOPIC, OFFSETS_TOPIC
 from ottla.wire.messages.write_txn_markers import (
     WritableTxnMarker,
     WritableTxnMarkerPartitionResult,
@@ -73,6 +74,9 @@ def _append_all(
             try:
                 if topic.name == METADATA_TOPIC or marker.producer_id < 0:
                     raise InvalidRequest(f"no producer has transactions in {topic.name}")
+                if topic.name == OFFSETS_TOPIC:
+                    pending.add_decided(_end_offsets(services, index, marker), answer)
+                    continue
                 partition = services.partitions.get(topic.name, index)
                 end_offset = _append(services, partition, marker)
             except (OttlaError, OSError) as error:
@@ -96,6 +100,20 @@ def _append(services: Services, partition: Partition, marker: WritableTxnMarker)
     ).end_offset
 
 
+def _end_offsets(services: Services, index: int, marker: WritableTxnMarker) -> asyncio.Future[None]:
+    """The groups whose positions were committed in the transaction have to know, too."""
+    ended = TransactionEnded(
+        marker.producer_id,
+        marker.producer_epoch,
+        marker.transaction_result,
+        marker.coordinator_epoch,
+        marker.transaction_version,
+    )
+    shard = services.groups.shard_at(index)
+    shard.partition.check_min_isr()
+    return shard.submit(lambda machine, now, ticket: Decision([ended], [(ticket, None)]))
+
+
 class PendingMarkers:
     """Those that are appended, and wait to be committed."""
 
@@ -108,6 +126,21 @@ class PendingMarkers:
     ) -> None:
         self._open[id(answer)] = answer
         partition.wait_committed(end_offset, self, answer)
+
+    def add_decided(
+        self, decided: asyncio.Future[None], answer: WritableTxnMarkerPartitionResult
+    ) -> None:
+        """A marker that a coordinator's runtime has appended."""
+        self._open[id(answer)] = answer
+
+        def answered(done: asyncio.Future[None]) -> None:
+            error = None if done.cancelled() else done.exception()
+            if isinstance(error, Exception):
+                self.failed(answer, error)
+            else:
+                self.succeeded(answer)
+
+        decided.add_done_callback(answered)
 
     async def done(self) -> None:
         if self._open:

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 from ottla.broker.counters import Metrics
 from ottla.broker.metrics.cluster_gauges import register_cluster_gauges
 from ottla.broker.metrics.replication_gauges import register_replication_gauges
+from ottla.broker.metrics.transaction_gauges import register_transaction_gauges
 from ottla.broker.network.connection import Connections
 from ottla.broker.services import Services
-from ottla.types import METADATA_TOPIC, OFFSETS_TOPIC
+from ottla.types import METADATA_TOPIC
 
 
 def register_gauges(metrics: Metrics, services: Services, connections: Connections) -> None:
@@ -33,8 +34,10 @@ def register_gauges(metrics: Metrics, services: Services, connections: Connectio
 
     def unreadable() -> Iterator[tuple[tuple[str, ...], int]]:
         yield (METADATA_TOPIC,), services.controller.unreadable_records
-        yield (OFFSETS_TOPIC,), sum(each.unreadable_records for each in services.groups.shards())
+        for service in (services.groups, services.transactions):
+            yield (service.topic,), sum(each.unreadable_records for each in service.shards())
 
+    register_transaction_gauges(metrics, services)
     metrics.gauge(
         "ottla_unreadable_records",
         "Records of internal topics that were passed over when these were read.",

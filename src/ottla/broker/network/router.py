@@ -56,7 +56,11 @@ class ApiKey(IntEnum):
     DELETE_RECORDS = 21
     INIT_PRODUCER_ID = 22
     OFFSET_FOR_LEADER_EPOCH = 23
+    ADD_PARTITIONS_TO_TXN = 24
+    ADD_OFFSETS_TO_TXN = 25
+    END_TXN = 26
     WRITE_TXN_MARKERS = 27
+    TXN_OFFSET_COMMIT = 28
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
@@ -81,6 +85,8 @@ class ApiKey(IntEnum):
     BROKER_REGISTRATION = 62
     BROKER_HEARTBEAT = 63
     UNREGISTER_BROKER = 64
+    DESCRIBE_TRANSACTIONS = 65
+    LIST_TRANSACTIONS = 66
     ALLOCATE_PRODUCER_IDS = 67
     CONTROLLER_REGISTRATION = 70
     ASSIGN_REPLICAS_TO_DIRS = 73
@@ -147,7 +153,11 @@ APIS: Final[dict[int, Api]] = {
         Api(ApiKey.DELETE_RECORDS, 0, 2, 2),
         Api(ApiKey.INIT_PRODUCER_ID, 0, 5, 2),
         Api(ApiKey.OFFSET_FOR_LEADER_EPOCH, 2, 4, 4),
+        Api(ApiKey.ADD_PARTITIONS_TO_TXN, 0, 5, 3),
+        Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, 3),
+        Api(ApiKey.END_TXN, 0, 5, 3),
         Api(ApiKey.WRITE_TXN_MARKERS, 1, 2, 1),
+        Api(ApiKey.TXN_OFFSET_COMMIT, 0, 5, 3),
         Api(ApiKey.DESCRIBE_CONFIGS, 1, 4, 4, by_all=True),
         Api(ApiKey.ALTER_CONFIGS, 0, 2, 2, by_controller=True),
         Api(ApiKey.ALTER_REPLICA_LOG_DIRS, 1, 2, 2),
@@ -172,6 +182,8 @@ APIS: Final[dict[int, Api]] = {
         Api(ApiKey.BROKER_REGISTRATION, 0, 4, 0, for_nodes=True),
         Api(ApiKey.BROKER_HEARTBEAT, 0, 1, 0, for_nodes=True),
         Api(ApiKey.UNREGISTER_BROKER, 0, 0, 0, by_controller=True),
+        Api(ApiKey.DESCRIBE_TRANSACTIONS, 0, 0, 0),
+        Api(ApiKey.LIST_TRANSACTIONS, 0, 1, 0),
         Api(ApiKey.ALLOCATE_PRODUCER_IDS, 0, 0, 0, for_nodes=True),
         Api(ApiKey.CONTROLLER_REGISTRATION, 0, 0, 0, for_nodes=True),
         Api(ApiKey.ASSIGN_REPLICAS_TO_DIRS, 0, 0, 0, for_nodes=True),

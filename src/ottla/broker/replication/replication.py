@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING
 
 from ottla.broker.control.channel import ControllerChannel
 from ottla.broker.control.metadata import BrokersChanged, Change, MetadataCache
-from ottla.broker.control.node_connection import open_connection
+from ottla.broker.control.node_connection import connect_to_broker
 from ottla.broker.replication.followers import Followers
 from ottla.broker.replication.handover import Handover
 from ottla.broker.replication.in_sync import InSyncKeeper
 from ottla.broker.replication.limits import FetchLimits
 from ottla.broker.replication.refills import Refills
 from ottla.broker.replication.throttles import Throttles
-from ottla.client.failures import CannotConnect
 from ottla.config import BrokerConfig
 from ottla.errors import StorageFailed
 from ottla.ports import Clock
@@ -120,15 +119,7 @@ class Replication:
         return replicas is not None and replicas.isr != replicas.replicas
 
     async def _connect(self, leader: NodeId) -> Connection:
-        broker = self._metadata.image.brokers.get(leader)
-        name = self._config.advertised()[0].name
-        endpoint = None if broker is None else broker.endpoints.get(name)
-        if endpoint is None:
-            raise CannotConnect(f"node {leader} has no listener {name}")
-        from ottla.client.settings import join_address
-
-        address = join_address(endpoint.host, endpoint.port)
-        return await open_connection(self._config.node_id, address)
+        return await connect_to_broker(self._config, self._metadata, leader)
 
     async def _cut_start(self, partition: Partition, offset: int) -> None:
         """The leader has deleted all before `offset`."""

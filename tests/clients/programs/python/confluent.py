@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
     OffsetSpec,
     ResourceType,
 )
-from shell import ConsumerThread, Program, Refused, headers_of, seen, serve, value_of
+from shell import ConsumerThread, Copying, Program, Refused, headers_of, seen, serve, value_of
 
 TIMEOUT_S = 30
 
@@ -31,6 +31,18 @@ TIMEOUT_S = 30
 def only(futures: dict[Any, Any]) -> Any:
     (future,) = futures.values()
     return future.result(TIMEOUT_S)
+
+
+def again(work: Callable[[], Any]) -> None:
+    """As long as the library says that it is worth another try."""
+    while True:
+        try:
+            work()
+        except KafkaException as error:
+            if not error.args[0].retriable():
+                raise
+        else:
+            return
 
 
 class Adapter:
@@ -133,9 +145,11 @@ class Confluent(Program):
         instance_id: str | None = None,
         reset: str = "earliest",
         max_bytes: int | None = None,
+        isolation: str = "read_uncommitted",
     ) -> None:
         settings: dict[str, Any] = {
             "bootstrap.servers": self.bootstrap,
+            "isolation.level": isolation,
             "group.id": group or "no-group",
             "auto.offset.reset": reset,
             "enable.auto.commit": False,
@@ -160,6 +174,77 @@ class Confluent(Program):
             consumer.assign([TopicPartition(t, p, o) for t, p, o in partitions])
         else:
             consumer.subscribe(topics, on_revoke=on_revoke)
+
+    def copy_session(
+        self,
+        copying: Copying,
+        topic: str,
+        to: str,
+        group: str,
+        transactional_id: str,
+        each: int = 5,
+        timeout_ms: int = 60_000,
+    ) -> bool:
+        producer = Producer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "transactional.id": transactional_id,
+                "transaction.timeout.ms": timeout_ms,
+                "partitioner": "murmur2_random",
+                "linger.ms": 0,
+                "reconnect.backoff.max.ms": 200,
+                # When all brokers were gone, librdkafka 2.16 begins anew with the bootstrap address
+                # and waits for ever for the group coordinator that it has let go.
+                "metadata.recovery.strategy": "none",
+            }
+        )
+        again(lambda: producer.init_transactions(TIMEOUT_S))
+        consumer = Consumer(
+            {
+                "bootstrap.servers": self.bootstrap,
+                "group.id": group,
+                "auto.offset.reset": "earliest",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",
+                "session.timeout.ms": 6000,
+                "heartbeat.interval.ms": 500,
+                "fetch.wait.max.ms": 100,
+                "reconnect.backoff.max.ms": 200,
+            }
+        )
+        try:
+            consumer.subscribe([topic])
+            while True:
+                messages = [m for m in consumer.consume(each, 0.2) if m.error() is None]
+                if not messages:
+                    if self._is_at_end(consumer, topic):
+                        return True
+                    continue
+                producer.begin_transaction()
+                for message in messages:
+                    producer.produce(to, key=message.key(), value=message.value())
+                positions = consumer.position(consumer.assignment())
+                metadata = consumer.consumer_group_metadata()
+                again(
+                    lambda: producer.send_offsets_to_transaction(positions, metadata, TIMEOUT_S)  # noqa: B023
+                )
+                if copying.is_to_abort:
+                    again(lambda: producer.abort_transaction(TIMEOUT_S))
+                    copying.aborted += 1
+                    return False
+                again(lambda: producer.commit_transaction(TIMEOUT_S))
+                copying.committed += 1
+        finally:
+            consumer.close()
+
+    @staticmethod
+    def _is_at_end(consumer: Consumer, topic: str) -> bool:
+        count = len(consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
+        places = [TopicPartition(topic, index) for index in range(count)]
+        return all(
+            max(0, place.offset) == consumer.get_watermark_offsets(place, timeout=TIMEOUT_S)[1]
+            for place in consumer.committed(places, timeout=TIMEOUT_S)
+        )
 
     def op_create_topic(
         self, topic: str, partitions: int = -1, configs: dict[str, str] | None = None

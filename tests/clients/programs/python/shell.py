@@ -7,6 +7,7 @@ import json
 import queue
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -126,6 +127,45 @@ class ConsumerThread(threading.Thread):
             emit({"consumer": self.name, "event": "assignment", "partitions": assignment})
 
 
+class Copying(threading.Thread):
+    """Copies a topic, each message once: some at a time in a transaction, with the positions.
+
+    A `session` is a producer and a consumer that begins at the committed positions. It copies until
+    it has trouble, or aborts on purpose; then there is another one.
+    """
+
+    def __init__(self, session: Callable[[Copying], bool], abort_every: int = 0) -> None:
+        super().__init__(daemon=True)
+        self._session = session
+        self._abort_every = abort_every
+        self.is_done = False
+        self.committed = 0
+        self.aborted = 0
+        self.trouble: str | None = None
+
+    @property
+    def is_to_abort(self) -> bool:
+        return bool(self._abort_every) and (
+            (self.committed + self.aborted + 1) % self._abort_every == 0
+        )
+
+    def status(self) -> dict[str, Any]:
+        return {
+            "done": self.is_done,
+            "committed": self.committed,
+            "aborted": self.aborted,
+            "trouble": self.trouble,
+        }
+
+    def run(self) -> None:
+        while not self.is_done:
+            try:
+                self.is_done = self._session(self)
+            except Exception as error:
+                self.trouble = repr(error)
+                time.sleep(0.1)
+
+
 class Program:
     """One client: `op_*` methods answer requests; consumers run in threads of their own."""
 
@@ -154,6 +194,17 @@ class Program:
     def op_commit(self, consumer: str) -> None:
         thread = self.consumers[consumer]
         thread.call(thread._adapter.commit)
+
+    def copy_session(self, copying: Copying, **args: Any) -> bool:
+        """Whether the end of the topic is reached."""
+        raise NotImplementedError
+
+    def op_copy(self, abort_every: int = 0, **args: Any) -> None:
+        self.copying = Copying(lambda copying: self.copy_session(copying, **args), abort_every)
+        self.copying.start()
+
+    def op_copied(self) -> dict[str, Any]:
+        return self.copying.status()
 
     def op_close(self, consumer: str) -> None:
         self.consumers.pop(consumer).close()

@@ -23,6 +23,7 @@ public final class Main {
     private final String bootstrap;
     private final Administration administration;
     private final Map<String, Polling> consumers = new HashMap<>();
+    private Copying copying;
 
     private Main(String bootstrap) {
         this.bootstrap = bootstrap;
@@ -71,6 +72,11 @@ public final class Main {
             case "close":
                 consumers.remove(consumer).close();
                 return null;
+            case "copy":
+                copying = Copying.start(bootstrap, request);
+                return null;
+            case "copied":
+                return copying.status();
             default:
                 return administration.answer(request);
         }

@@ -44,6 +44,7 @@ final class Polling implements Runnable, ConsumerRebalanceListener {
         settings.put("bootstrap.servers", bootstrap);
         settings.put("auto.offset.reset", Json.text(wish, "reset", "earliest"));
         settings.put("enable.auto.commit", "false");
+        settings.put("isolation.level", Json.text(wish, "isolation", "read_uncommitted"));
         settings.put("session.timeout.ms", "6000");
         settings.put("heartbeat.interval.ms", "500");
         settings.put("metadata.max.age.ms", "1000");
