@@ -80,3 +80,37 @@ def test_no_balance_while_a_node_with_partitions_is_away(
         assert "ottla nodes drain 4" in said
     finally:
         cluster[4].start()
+
+
+def test_a_cluster_balances_itself_and_leaves_no_throttle_behind(
+    cluster: Cluster, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--bootstrap", cluster.bootstrap]
+    create(cluster, "alone", [[1, 3]] * PARTITIONS, min_insync_replicas="1")
+    load = Load(cluster, "alone", PARTITIONS)
+    load.send(300)
+
+    def switch(value: str) -> None:
+        for node in RACKS:
+            setting = f"auto.balance.enable={value}"
+            assert main(["configs", "alter", "--broker", str(node), setting, *where]) == 0
+
+    _, said = balance(cluster, capsys, "--dry-run")
+    assert "partition(s) move" in said
+    switch("true")
+
+    def is_even() -> bool:
+        _, said = balance(cluster, capsys, "--dry-run")
+        return "All nodes carry alike" in said
+
+    until(is_even, "it does not become even", 120)
+    switch("false")
+    load.send(300)
+    load.finish()
+
+    def has_throttle() -> bool:
+        assert main(["partitions", "list", "alone", *where]) == 0
+        return "still have a throttle" in capsys.readouterr().err
+
+    until(lambda: not has_throttle(), "a throttle stays", 120)
+    check(cluster, "alone", load.reports, PARTITIONS)

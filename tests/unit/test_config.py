@@ -377,7 +377,9 @@ def test_what_kafka_changes_at_run_time_is_dynamic() -> None:
     dynamic = {name for name, setting in BROKER_SETTINGS.items() if setting.is_dynamic}
     assert dynamic >= DYNAMIC_IN_KAFKA | first_synonyms
     assert not dynamic & FIXED_AT_START
+    balance = {"enable", "bytes.per.second", "window", "throttled.topics"}
     owned = {"drained.nodes", "log.level", "log.scrub.bytes.per.second", "log.scrub.interval.ms"}
+    owned |= {f"auto.balance.{name}" for name in balance}
     assert dynamic - DYNAMIC_IN_KAFKA - first_synonyms == owned
 
 

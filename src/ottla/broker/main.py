@@ -12,6 +12,7 @@ from typing import Final
 
 from ottla.broker import logs
 from ottla.broker.clock import SystemClock, SystemEntropy
+from ottla.broker.control.balancing import BalancingChore
 from ottla.broker.control.groups import GroupService
 from ottla.broker.control.metadata import BrokerConfigChanged, Change, MetadataCache
 from ottla.broker.control.metadata_follower import MetadataFollower
@@ -185,7 +186,7 @@ class Broker:
         self.housekeeping = Housekeeping(
             services, self._handles, self._checkpoints, self._start_compactor
         )
-        self.housekeeping.start(self._replication.in_sync)
+        self.housekeeping.start(self._replication.in_sync, BalancingChore(services))
         self.housekeeping.register_gauges(recovery_s)
         services.groups.start()
         services.transactions.start()

@@ -12,7 +12,7 @@ from ottla.cli.carried import SAMPLE_S, Carried
 from ottla.cli.clients import Cluster, on_cluster
 from ottla.cli.failures import CommandFailed
 from ottla.cli.help import examples
-from ottla.cli.move_plan import Move, Place
+from ottla.cli.move_plan import Place
 from ottla.cli.mover import Mover
 from ottla.cli.options import YesOption
 from ottla.cluster.balance import BAND, Site, is_even, planned, skews
@@ -78,6 +78,8 @@ def even_out(
         output.say(f"On drained nodes, with nowhere to go: {names}.")
     if not moves:
         output.say(f"All nodes carry alike, or no move would help: {_skews(now, {}, open_sites)}.")
+        if not dry_run:
+            bring_leaders_home(mover)
         return
     moving.tell(moves, now.sizes(), rate)
     later = carried.after(now.partitions, plan.after)
@@ -89,7 +91,7 @@ def even_out(
         return
     output.confirm(f"Move {len(moves)} partition(s)?", yes=yes)
     moving.move(mover, moves, rate, at_once=at_once)
-    bring_leaders_home(mover, moves)
+    bring_leaders_home(mover)
 
 
 def _check(now: Carried) -> None:
@@ -106,9 +108,11 @@ def _skews(now: Carried, changes: Mapping[Place, tuple[int, ...]], sites: Sequen
     return ", ".join(f"{name} {skew:.0%}" for name, skew in found.items())
 
 
-def bring_leaders_home(mover: Mover, moves: Sequence[Move]) -> None:
-    """The first replica of each leads, as was planned."""
-    answers = mover.elect([move.place for move in moves], PREFERRED) if moves else {}
+def bring_leaders_home(mover: Mover) -> None:
+    """The first replica of each partition leads, as the plan has counted on."""
+    partitions, _ = mover.look()
+    away = [place for place, seen in partitions.items() if seen.leader != seen.replicas[0]]
+    answers = mover.elect(away, PREFERRED) if away else {}
     for (topic, index), (code, reason) in sorted(answers.items()):
         if code not in (ErrorCode.NONE, ErrorCode.ELECTION_NOT_NEEDED):
             output.complain(f"{topic}-{index}: its first replica does not lead: {reason}")

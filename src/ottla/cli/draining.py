@@ -77,7 +77,7 @@ def empty(
     for _ in range(ROUNDS_MAX):
         if moves:
             moving.move(mover, moves, rate, at_once=at_once)
-            bring_leaders_home(mover, moves)
+            bring_leaders_home(mover)
         now = carried.look(mover)
         if not now.held_by(node_id):
             output.say(f"Node {node_id} holds nothing and leads nothing.")

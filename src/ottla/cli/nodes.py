@@ -327,7 +327,7 @@ def replace(
         if address is not None:
             _vote(cluster, by, address)
         draining.empty(mover, now, node, moves, rate, at_once, may_share_racks=False)
-        bring_leaders_home(mover, moves)
+        bring_leaders_home(mover)
         if address is not None:
             _take_vote(cluster, node)
     output.say(f"`ottla nodes remove {node}` forgets it.")

@@ -28,6 +28,7 @@ from ottla.cluster.framing import decode_record, encode_record
 from ottla.cluster.homecoming import Homecoming
 from ottla.cluster.image import NO_BROKER_EPOCH, MetadataImage
 from ottla.cluster.membership import Membership
+from ottla.cluster.self_balancing import Measured, SelfBalancing
 from ottla.cluster.sessions import Predecessor
 from ottla.config import BrokerConfig
 from ottla.errors import ErrorCode, OttlaError, TopicExists, code_of
@@ -106,6 +107,7 @@ class Controller:
         self._plain_configs: list[CreatableTopicConfigs] | None = None
         self._membership = Membership(config.node_id, cluster_id, session_timeout_ms)
         self._homecoming = Homecoming(config.node_id)
+        self._balancing = SelfBalancing()
         # Those that this controller has decided on.
         self.unclean_elections = 0
 
@@ -147,6 +149,7 @@ class Controller:
         self._producer_ids = range(0)
         self._plain_configs = None
         self._homecoming.abandon()
+        self._balancing = SelfBalancing()
         return self._membership.abandon()
 
     def _rules(self) -> Rules:
@@ -353,6 +356,13 @@ class Controller:
     ) -> Decision[Message]:
         records, response = reassignments.alter(self._rules(), request)
         return self._counted(_decision(records, ticket, response))
+
+    def balance_step(
+        self, measured: Mapping[tuple[str, int], Measured], now: Now, ticket: Ticket
+    ) -> Decision[Message]:
+        """Answers with how many records it took."""
+        records = self._balancing.step(self._rules(), measured, now)
+        return self._counted(_decision(records, ticket, len(records)))
 
     def list_partition_reassignments(
         self, request: ListPartitionReassignmentsRequest, now: Now, ticket: Ticket

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from ottla.config.setting import (
@@ -17,6 +18,7 @@ from ottla.config.setting import (
 )
 
 _MIB: Final = 1024 * 1024
+_WINDOW: Final = re.compile(r"([01]\d|2[0-3]):[0-5]\d-([01]\d|2[0-3]):[0-5]\d")
 RACK_AWARE_SELECTOR: Final = "org.apache.kafka.common.replica.RackAwareReplicaSelector"
 LEADER_SELECTOR: Final = "org.apache.kafka.common.replica.LeaderSelector"
 _ALONE: Final = " Accepted, but without effect on a cluster of one."
@@ -149,6 +151,35 @@ class ClusterSettings(Settings):
         "How many leaders may be away from home in Kafka with ZooKeeper. Accepted, but without "
         "effect, as in Kafka with KRaft: all go home.",
         has_effect=False,
+    )
+    auto_balance_enable: bool = setting(
+        False,
+        "Whether the controller moves partitions by itself when nodes have come or gone, until "
+        "all carry alike, as `ottla balance` does: a few at a time, throttled. Ottla's own "
+        "setting.",
+        dynamic=True,
+    )
+    auto_balance_bytes_per_second: Long = setting(
+        10 * _MIB,
+        "How many bytes per second each node copies, and gives, for auto.balance.enable. Ottla's "
+        "own setting.",
+        at_least(1),
+        dynamic=True,
+    )
+    auto_balance_window: str = setting(
+        "",
+        "The time of day in which auto.balance.enable may begin to move partitions, in UTC, such "
+        "as 22:00-06:00; empty means always. Ottla's own setting.",
+        Check(
+            lambda text: not text or _WINDOW.fullmatch(text) is not None, "HH:MM-HH:MM, or nothing"
+        ),
+        dynamic=True,
+    )
+    auto_balance_throttled_topics: Names = setting(
+        (),
+        "The topics that auto.balance.enable throttles at the moment. The controller writes it, "
+        "and lifts the throttle when they have arrived. Ottla's own setting.",
+        dynamic=True,
     )
     drained_nodes: Names = setting(
         (),
