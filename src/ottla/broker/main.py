@@ -287,7 +287,9 @@ class Broker:
         self._quorum.run_for(self._controller)
 
     def _wire_membership(self) -> None:
-        self._partitions = Partitions(self._controller.partition, self._metadata.absence_of)
+        self._partitions = Partitions(
+            self._controller.partition, self._metadata.absence_of, self._stores
+        )
         self._membership = Membership(
             self._loop,
             self._clock,

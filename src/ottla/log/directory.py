@@ -65,12 +65,14 @@ class Identity:
 
 
 class DataDirectory:
-    __slots__ = ("_disk", "_lock", "path")
+    __slots__ = ("_disk", "_lock", "path", "troubles")
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self._lock: File | None = None
         self.path = path
+        # How often something has happened by which a log in it may have come into trouble.
+        self.troubles = 0
 
     def hold(self) -> None:
         """Creates the directory if need be, and keeps other processes out of it."""

@@ -68,7 +68,7 @@ class House:
         self.stores.give_flushers(self._flusher)
         self.metadata = MetadataCache(config)
         self.metadata.committed(records)
-        self.partitions = Partitions(NO_PARTITION, self.metadata.absence_of)
+        self.partitions = Partitions(NO_PARTITION, self.metadata.absence_of, ())
         self.config = config
         io = self.io = self.threads.executor("io", 1)
         self.departures = Departures(self.loop, io, disk, SeededRandom(4))

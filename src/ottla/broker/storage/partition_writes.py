@@ -347,6 +347,7 @@ class PartitionWrites:
         if self._failure is None:
             logger.error("%s: write refused: %s", self.name, error)
         self._failure = error
+        self.data.troubles += 1
         failure = StorageFailed(f"{self.name}: write refused: {error}")
         fail(waiters, failure)
         self._end_went_back(failure)
@@ -440,6 +441,7 @@ class PartitionWrites:
             return
         logger.error("%s: sync failed, the partition is fenced: %s", self.name, error)
         self._failure = error
+        self.data.troubles += 1
         self.waiters.fail_all(StorageFailed(f"{self.name}: sync failed: {error}"))
 
     def _advance(self, position: LogPosition) -> None:
@@ -528,6 +530,7 @@ class PartitionWrites:
         """Damage was found in the log: what lies outside of it is served, nothing more is taken."""
         logger.error("%s is damaged and fenced: %s", self.name, corruption)
         self._log.condemn(corruption)
+        self.data.troubles += 1
         self.waiters.fail_all(StorageFailed(f"{self.name} is damaged: {corruption}"))
         self.waiters.wake_fetches()
 
@@ -541,6 +544,8 @@ class PartitionWrites:
         log.inherit(self._log, now_ms)
         self._home.doubt()
         self._log = log
+        # It may be found damaged.
+        self.data.troubles += 1
         self._syncing_to = 0
         if self.high_watermark.offset > log.end_offset:
             # With write.caching it may have been ahead of what the disk has kept.
@@ -554,6 +559,7 @@ class PartitionWrites:
         """Its directory has failed: it takes nothing and serves nothing until the next start."""
         self.is_offline = True
         self._failure = error
+        self.data.troubles += 1
         # Its files stay open: a sync or a write may be under way, and nobody is told of it.
         self._log.fenced = True
         self.waiters.fail_all(StorageFailed(f"{self.name} is offline: {error}"))

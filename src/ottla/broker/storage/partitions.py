@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final
 
 from ottla.broker.storage.partition import Partition
@@ -21,10 +21,18 @@ NO_PARTITIONS: Final[dict[int, Partition]] = {}
 class Partitions:
     """Iterating gives all but the metadata's."""
 
-    def __init__(self, metadata: Partition, absence_of: Callable[[str, int], OttlaError]) -> None:
+    def __init__(
+        self,
+        metadata: Partition,
+        absence_of: Callable[[str, int], OttlaError],
+        stores: Iterable[Store],
+    ) -> None:
         """`absence_of` says why a partition is not here."""
         self.metadata = metadata
         self.absence_of = absence_of
+        self._stores = stores
+        # With so many troubles noted none of the partitions was failing.
+        self._calm_at: int | None = None
         self._topics: dict[str, dict[int, Partition]] = {}
         self._as_they_come: set[str] = set()
 
@@ -56,11 +64,18 @@ class Partitions:
         return [partition for partition in everybody if partition.data is store.data]
 
     def failing(self) -> list[Partition]:
-        """Those whose writes the disk refuses."""
-        return [partition for partition in self if partition.failure is not None]
+        """Those whose writes the disk refuses. While nothing happens, nobody is looked at."""
+        troubles = sum(store.data.troubles for store in self._stores)
+        if troubles == self._calm_at:
+            return []
+        failing = [partition for partition in self if partition.failure is not None]
+        self._calm_at = None if failing else troubles
+        return failing
 
     def stalled(self) -> list[Partition]:
         """Those whose disk does not answer."""
+        if not any(flusher.is_stalled for store in self._stores for flusher in store.flushers):
+            return []
         return [partition for partition in self if partition.is_stalled]
 
     # ------------------------------------------------------------------------------- changing
@@ -68,6 +83,8 @@ class Partitions:
     def add(self, partition: Partition) -> None:
         topic, index = partition.name
         self._topics.setdefault(topic, {})[index] = partition
+        # Its log may have been opened damaged, or lie in a directory that has failed.
+        self._calm_at = None
         self.note_codec(partition)
 
     def note_codec(self, partition: Partition) -> None:
