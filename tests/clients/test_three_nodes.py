@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 import test_transactions as transactions
 from clientkit.catalog import able
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from ottla.testing import Cluster
@@ -105,3 +106,40 @@ def test_transactions_outlive_their_coordinator(
             cluster[victim].start()
     transactions.wait_copied(client)
     transactions.check_copied_once(new_client(name, cluster.bootstrap), topic, group)
+
+
+def leaders_of(cluster: Cluster, topic: str) -> dict[int, int]:
+    admin = AdminClient({"bootstrap.servers": cluster.bootstrap, "log_level": 0})
+    found = admin.list_topics(topic, timeout=DEADLINE_S).topics[topic].partitions
+    return {index: each.leader for index, each in found.items()}
+
+
+def test_what_a_coordinator_has_decided_the_next_one_carries_out(
+    topic: str, cluster: Cluster
+) -> None:
+    """The partition is away when its transaction is committed, so that the marker has to wait."""
+    cluster.create_topic(topic, PARTITIONS, {}, replication_factor=1)
+    settings = {"bootstrap.servers": cluster.bootstrap, "log_level": 0}
+    producer = Producer({**settings, "transactional.id": f"of-{topic}"})
+    producer.init_transactions(DEADLINE_S)
+    coordinator = leader_when_all_are_in_sync(cluster, "__transaction_state")
+    places = leaders_of(cluster, topic)
+    index, leader = next(each for each in places.items() if each[1] != coordinator)
+    producer.begin_transaction()
+    producer.produce(topic, b"decided", partition=index)
+    assert producer.flush(DEADLINE_S) == 0
+    cluster[leader].kill()
+    producer.commit_transaction(DEADLINE_S)
+    cluster[coordinator].kill()
+    for node in (leader, coordinator):
+        cluster[node].start()
+    reader = Consumer({**settings, "group.id": "r", "isolation.level": "read_committed"})
+    reader.assign([TopicPartition(topic, index, 0)])
+    deadline = time.monotonic() + 2 * DEADLINE_S
+    seen: list[bytes] = []
+    while not seen and time.monotonic() < deadline:
+        message = reader.poll(1)
+        if message is not None and message.error() is None:
+            seen.append(message.value())
+    reader.close()
+    assert seen == [b"decided"]
