@@ -16,15 +16,19 @@ from typing import NamedTuple
 
 import pytest
 
+from ottla.log.aborted import decode_entries
 from ottla.log.log import Log, LogConfig
+from ottla.log.markers import ABORT, COMMIT, Marker, marker_batch, read_marker
 from ottla.log.producer_state import ProducerState
+from ottla.log.reading import end_of
 from ottla.testing.disks import MemoryDisk, PowerLoss
-from ottla.wire.records import headers_in, read_header
+from ottla.wire.records import headers_in, read_header, stamp
 from unit.log.house import DIRECTORY, NOW_MS, append, make_batch, read_all, save_progress
 
 ROUNDS = int(os.environ.get("SIM_ROUNDS", "120"))
 FIRST_SEED = int(os.environ.get("SIM_SEED", "1"))
 LIVES_PER_TEST = 20
+TRANSACTIONAL = (5, 6)
 CRASHES = 8
 STEPS = 14
 
@@ -82,11 +86,14 @@ class Life:
     def append(self) -> None:
         for _ in range(self.random.randint(1, 4)):
             count = self.random.randint(1, 3)
-            producer_id = self.random.choice((-1, 3, 4))
-            fields = {}
+            producer_id = self.random.choice((-1, 3, 4, *TRANSACTIONAL))
+            if producer_id in TRANSACTIONAL and self.random.random() < 0.5:
+                self.end_transaction(producer_id)
+                continue
+            fields = {"is_transactional": producer_id in TRANSACTIONAL}
             if producer_id >= 0:
                 sequence = self.sequences.get(producer_id, 0)
-                fields = {"producer_id": producer_id, "producer_epoch": 0}
+                fields |= {"producer_id": producer_id, "producer_epoch": 0}
                 fields["base_sequence"] = sequence
                 self.sequences[producer_id] = sequence + count
             value = b"%d" % self.random.getrandbits(60) * self.random.choice((1, 5, 40))
@@ -105,6 +112,15 @@ class Life:
         self.disk.heal()
         if self.log.fenced:
             self.reopen()
+
+    def end_transaction(self, producer_id: int) -> None:
+        """Half of these end nothing, and are not in the log."""
+        marker = Marker(self.random.choice((ABORT, ABORT, COMMIT)), 0)
+        known = self.log.append_marker(producer_id, 0, marker, self.epoch, NOW_MS, 0)
+        if not known.is_duplicate:
+            data = marker_batch(producer_id, 0, marker, NOW_MS)
+            stamp(memoryview(data), known.base_offset, self.epoch)
+            self.history.append(Batch(known.base_offset, known.end_offset, bytes(data), self.epoch))
 
     def sync(self) -> None:
         ticket = self.log.begin_sync()
@@ -245,15 +261,51 @@ class Life:
             for batch in self.history:
                 expected.replay(read_header(batch.data), batch.data, NOW_MS)
             assert self.log._producers == expected, f"{when}: producers"
+            self.check_transactions(when)
         bases = [batch.base for batch in self.history if batch.end > self.start]
         found = [header.base_offset for _, header in headers_in(read_all(self.log, max_bytes=200))]
         assert found == bases, f"{when}: batches"
+
+    def check_transactions(self, when: str) -> None:
+        """By the plainest of models: what is open, and what was aborted, as the batches say."""
+        begun: dict[int, int] = {}
+        aborted: list[tuple[int, int, int, int]] = []
+        for batch in self.history:
+            header = read_header(batch.data)
+            if header.is_control:
+                start = begun.pop(header.producer_id, None)
+                marker = read_marker(batch.data)
+                if start is not None and marker is not None and marker.kind == ABORT:
+                    stable = min(begun.values(), default=batch.end)
+                    aborted.append((header.producer_id, start, batch.base, stable))
+            elif header.is_transactional:
+                begun.setdefault(header.producer_id, batch.base)
+        log = self.log
+        found = [
+            tuple(entry)
+            for segment in log.segments
+            for entry in decode_entries(segment.read_aborted(log._handles))
+        ]
+        assert found == aborted, f"{when}: the transaction index"
+        place = log.first_unstable(log.end_offset)
+        assert (place and place.offset) == min(begun.values(), default=None), (
+            f"{when}: what is open"
+        )
+        if place is not None:
+            assert place == log.position_at(place.offset), f"{when}: where the first one begins"
+        if self.history:
+            offset = self.random.choice(self.history).base
+            read = log.read_stable(offset, 300, log.written, cached_only=False)
+            assert read is not None
+            end = end_of(read[0])
+            told = [entry for entry in aborted if entry[2] >= offset and entry[1] < end]
+            assert [tuple(entry) for entry in read[1]] == told, f"{when}: what a reader is told"
 
     def recount_sequences(self) -> None:
         self.sequences = {}
         for batch in self.history:
             header = read_header(batch.data)
-            if header.producer_id >= 0:
+            if header.producer_id >= 0 and not header.is_control:
                 self.sequences[header.producer_id] = header.last_sequence + 1
 
 

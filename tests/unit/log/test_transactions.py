@@ -223,13 +223,14 @@ def test_a_refused_write_leaves_the_transaction_as_it_was(disk: MemoryDisk) -> N
     disk.fail("write", errno.ENOSPC)
     with pytest.raises(OSError, match="No space"):
         log.write()
-    assert stable(log) == 0
+    assert stable(log) == stable(log, 100) == 0
     assert log.has_open_transaction(7, 0)
     assert not log.has_open_transaction(9, 0)
     assert index_of(disk) == [(8, 1, 2, 0)]
     end_transaction(log, ABORT)
     log.write()
     assert index_of(disk) == [(8, 1, 2, 0), (7, 0, 3, 4)]
+    assert stable(log) == 4
 
 
 def test_the_first_entry_of_an_index_that_is_refused_leaves_no_file(disk: MemoryDisk) -> None:
@@ -414,3 +415,21 @@ def test_what_a_coordinator_writes_for_a_producer_has_no_sequence(disk: MemoryDi
     older[51:53] = (1).to_bytes(2, "big")
     with pytest.raises(InvalidProducerEpoch):
         log.append(memoryview(older), read_header(older), 0, NOW_MS, is_own=True)
+
+
+def test_what_was_aborted_in_the_same_write_as_a_roll_is_in_the_index_of_its_segment(
+    disk: MemoryDisk,
+) -> None:
+    log = open_log(disk, SMALL)
+    for sequence in range(12):
+        send(log, sequence, value=b"v" * 200, **TXN)
+        end_transaction(log, ABORT)
+    log.write()
+    assert log.segment_count > 2
+    markers = []
+    for segment in log.segments:
+        entries = index_of(disk, segment.base_offset)
+        assert all(entry[2] >= segment.base_offset for entry in entries)
+        markers += [entry[2] for entry in entries]
+    assert markers == list(range(1, 24, 2))
+    assert aborted_in(log, 0, max_bytes=1) == [(7, 0)]
