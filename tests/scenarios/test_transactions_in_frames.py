@@ -79,7 +79,8 @@ def write(
     )
     request = produce_request(topic, {0: data})
     request.transactional_id = "t"
-    return client.ask(request, 12).responses[0].partition_responses[0]
+    # Version 12 would have the broker add the partition to the coordinator's transaction.
+    return client.ask(request, 11).responses[0].partition_responses[0]
 
 
 def plain(client: RawClient, topic: str, *values: bytes) -> None:
@@ -205,7 +206,7 @@ def test_a_parked_fetch_wakes_when_the_transaction_ends_and_not_before(
     plain(client, topic, b"before")
     session = {"session_id": 0, "session_epoch": 0 if has_session else -1}
     waiting = fetch_request(
-        topic, {0: 1}, isolation_level=COMMITTED, max_wait_ms=60_000, min_bytes=500, **session
+        topic, {0: 1}, isolation_level=COMMITTED, max_wait_ms=600_000, min_bytes=500, **session
     )
     with RawClient(broker.bootstrap) as reader:
         if has_session:

@@ -31,19 +31,33 @@ from ottla.wire.records import (
     read_header,
     stamp,
 )
+from ottla.wire.schema import Buffer
 
 # Half the price of calling the class, and this is the path of every batch.
 _new_tuple: Final = tuple.__new__
 
 
 class AppendingLog(ProducerLog):
-    __slots__ = ("_active", "_mark", "_queue", "_rolls", "fenced")
+    __slots__ = (
+        "_aborted",
+        "_aborted_at",
+        "_active",
+        "_mark",
+        "_queue",
+        "_queue_at",
+        "_rolls",
+        "fenced",
+    )
 
     def __init__(self, handles: Handles, directory: str, config: LogConfig, loaded: Loaded) -> None:
         super().__init__(handles, directory, config, loaded)
         self.fenced = loaded.corruption is not None
         self._active = active = loaded.segments[-1]
-        self._queue = Queue(active.size, active.aborted_bytes)
+        self._queue: list[Buffer] = []
+        self._queue_at = active.size
+        # Entries for its transaction index.
+        self._aborted: list[bytes] = []
+        self._aborted_at = active.aborted_bytes
         self._rolls: list[Roll] = []
         self._mark: Mark | None = None
 
@@ -64,13 +78,13 @@ class AppendingLog(ProducerLog):
         """
         if self.fenced:
             raise StorageFailed(f"{self.directory} is fenced until it is opened again")
-        if header.producer_id >= 0 and marker is None:
+        producer_id, attributes = header.producer_id, header.attributes
+        if producer_id >= 0 and marker is None:
             first = self._producers.check(header, is_own)
             if first is not None:
-                is_append_time = header.attributes & APPEND_TIME_BIT
-                append_time_ms = first.timestamp if is_append_time else -1
+                append_time_ms = first.timestamp if attributes & APPEND_TIME_BIT else -1
                 return Appended(first.first_offset, first.last_offset + 1, append_time_ms, True)
-            if header.attributes & TRANSACTIONAL_BIT and self.config.verifies_transactions:
+            if attributes & TRANSACTIONAL_BIT and self.config.verifies_transactions:
                 self._producers.check_verified(header, verification)
         segment = self._active
         indexes = segment.indexes or segment.load_indexes(self._handles)
@@ -79,7 +93,7 @@ class AppendingLog(ProducerLog):
         size = len(batch)
         timestamp = header.max_timestamp
         stamp(batch, base_offset, leader_epoch)
-        if not self._queue.batches and not self._rolls:
+        if not self._queue and not self._rolls:
             self._begin_queue(segment, indexes)
         if must_roll(self.config, segment, indexes, last_offset, size, timestamp, now_ms):
             segment = self._roll(now_ms)
@@ -89,14 +103,14 @@ class AppendingLog(ProducerLog):
         segment.size = position + size
         if leader_epoch != self._epochs.latest:
             self._epochs.assign(LeaderEpoch(leader_epoch), base_offset)
-        if header.producer_id >= 0:
-            if header.attributes & TRANSACTIONAL_BIT:
+        if producer_id >= 0:
+            if attributes & TRANSACTIONAL_BIT:
                 self._add_transactional(header, marker, base_offset, position, now_ms)
             else:
                 self._producers.add(header, base_offset, now_ms)
-        self._queue.batches.append(batch)
+        self._queue.append(batch)
         self.end_offset = last_offset + 1
-        append_time_ms = timestamp if header.attributes & APPEND_TIME_BIT else -1
+        append_time_ms = timestamp if attributes & APPEND_TIME_BIT else -1
         return _new_tuple(Appended, (base_offset, last_offset + 1, append_time_ms, False))
 
     def append_marker(
@@ -136,7 +150,7 @@ class AppendingLog(ProducerLog):
             return 0
         segment = self._active
         indexes = segment.indexes or segment.load_indexes(self._handles)
-        if not self._queue.batches and not self._rolls:
+        if not self._queue and not self._rolls:
             self._begin_queue(segment, indexes)
         queued = 0
         for at, header in taken:
@@ -144,7 +158,7 @@ class AppendingLog(ProducerLog):
             last_offset = header.base_offset + header.last_offset_delta
             if must_roll(self.config, segment, indexes, last_offset, size, timestamp, now_ms):
                 if at > queued:
-                    self._queue.batches.append(batches[queued:at])
+                    self._queue.append(batches[queued:at])
                 queued = at
                 segment = self._roll(now_ms)
                 indexes = segment.indexes or segment.load_indexes(self._handles)
@@ -161,7 +175,7 @@ class AppendingLog(ProducerLog):
                     marker = marker_in(batches[at : at + size])
                 self._add_transactional(header, marker, header.base_offset, position, now_ms)
             self.end_offset = last_offset + 1
-        self._queue.batches.append(batches[queued : at + size])
+        self._queue.append(batches[queued : at + size])
         return at + size
 
     def _add_transactional(
@@ -180,7 +194,7 @@ class AppendingLog(ProducerLog):
             return
         aborted = self._producers.add_marker(header, marker, base_offset, now_ms)
         if aborted is not None:
-            self._queue.aborted.append(aborted.encode())
+            self._aborted.append(aborted.encode())
             segment.aborted_bytes += ENTRY_BYTES
 
     @property
@@ -205,22 +219,26 @@ class AppendingLog(ProducerLog):
         if self.fenced or not segment.size:
             return
         indexes = segment.indexes or segment.load_indexes(self._handles)
-        if not self._queue.batches and not self._rolls:
+        if not self._queue and not self._rolls:
             self._begin_queue(segment, indexes)
         self._roll(now_ms)
 
     def _begin_queue(self, segment: Segment, indexes: Indexes) -> None:
-        queue = self._queue
-        queue.position, queue.aborted_at = segment.size, segment.aborted_bytes
+        self._queue_at, self._aborted_at = segment.size, segment.aborted_bytes
         self._mark = (segment, segment.size, indexes.mark(), segment.aborted_bytes)
 
     def _roll(self, now_ms: int) -> Segment:
         """Begins a segment in memory."""
         rolled = self._active
         base_offset = self.end_offset
-        self._rolls.append(Roll(rolled, self._queue, base_offset, self._producers.copy()))
+        queue = Queue(self._queue, self._queue_at, self._aborted, self._aborted_at)
+        self._rolls.append(Roll(rolled, queue, base_offset, self._producers.copy()))
         self._active = Segment(self.directory, base_offset, 0, now_ms)
         self._active.indexes = Indexes()
         self._chain.add(self._active)
-        self._queue = Queue(0, 0)
+        self._clear_queue()
         return self._active
+
+    def _clear_queue(self) -> None:
+        self._queue, self._aborted = [], []
+        self._queue_at, self._aborted_at = self._active.size, self._active.aborted_bytes

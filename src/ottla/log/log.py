@@ -131,7 +131,7 @@ class Log(AppendingLog):
     def begin_write(self) -> Writing | None:
         """All that is queued, to be run in this thread or another; None when nothing is."""
         assert self._writing is None
-        if not self._queue.batches and not self._rolls:
+        if not self._queue and not self._rolls:
             return None
         assert self._mark is not None
         active = self._active
@@ -141,12 +141,15 @@ class Log(AppendingLog):
             self.directory,
             self._rolls,
             active,
-            self._queue,
+            # Not the list itself where it is empty: the log goes on adding to it.
+            _new_tuple(Queue, (self._queue, self._queue_at, self._aborted or (), self._aborted_at)),
             _new_tuple(LogPosition, (self.end_offset, active.base_offset, active.size)),
             self._mark,
             self._producers.change_count,
         )
-        self._rolls, self._queue = [], Queue(active.size, active.aborted_bytes)
+        self._rolls, self._queue = [], []
+        if self._aborted:
+            self._aborted = []
         return writing
 
     def finish_write(self, writing: Writing) -> None:
@@ -174,7 +177,7 @@ class Log(AppendingLog):
 
     def begin_probe(self, byte_count: int) -> Probing | None:
         """Its run raises OSError when the disk would not take so many more bytes."""
-        if self._queue.batches or self._rolls or self._writing or not self._active.is_created:
+        if self._queue or self._rolls or self._writing or not self._active.is_created:
             return None
         self._writing = probing = Probing(self._unsynced, self._active, byte_count)
         return probing
@@ -185,7 +188,7 @@ class Log(AppendingLog):
 
     def take_back(self) -> None:
         """What is queued is refused, as if `write` had tried."""
-        if self._queue.batches or self._rolls:
+        if self._queue or self._rolls:
             self._take_back()
 
     def _take_back(self) -> None:
@@ -195,7 +198,8 @@ class Log(AppendingLog):
         self.end_offset = self.written.offset
         self._producers.undo()
         self._epochs.retreat(self.end_offset)
-        self._rolls, self._queue = [], Queue(self._active.size, self._active.aborted_bytes)
+        self._rolls = []
+        self._clear_queue()
 
     # --------------------------------------------------------------------------------- syncing
 
@@ -264,7 +268,7 @@ class Log(AppendingLog):
 
     def take_hints(self) -> Hints | None:
         """What would give recovery a place to begin; None when there is nothing new."""
-        if self._queue.batches or self._rolls or self._writing or self.fenced:
+        if self._queue or self._rolls or self._writing or self.fenced:
             return None
         return self._progress.hints(self._active, self.written.offset, self._producers)
 

@@ -60,7 +60,6 @@ _ENTRY: Final = struct.Struct(">qhiqiqiq")
 _CRC_FROM: Final = 6
 EMPTY_SNAPSHOT_BYTES: Final = _HEAD.size
 
-_TRANSACTION_BITS: Final = TRANSACTIONAL_BIT | CONTROL_BIT
 _NO_MARKER: Final = Marker(OTHER)
 
 # Half the price of calling the class, and this is the path of every idempotent batch.
@@ -281,7 +280,7 @@ class ProducerState:
         """
         producer_id, epoch = header.producer_id, header.producer_epoch
         sequence, delta = header.base_sequence, header.last_offset_delta
-        timestamp = header.max_timestamp
+        timestamp, attributes = header.max_timestamp, header.attributes
         known = self._producers.get(producer_id)
         self._journal.append((producer_id, known))
         if known is None and self._awaited:
@@ -289,15 +288,16 @@ class ProducerState:
         if self._verifications:
             self._verifications.end(producer_id)
         spans = known.spans if known is not None and known.epoch == epoch else ()
-        if sequence >= 0 and not header.attributes & CONTROL_BIT:
+        if sequence >= 0 and not attributes & CONTROL_BIT:
             last_sequence = (sequence + delta) & SEQUENCE_MAX
             span = (sequence, last_sequence, base_offset, base_offset + delta, timestamp)
             spans = (*spans[1 - WINDOW_BATCHES :], _new_tuple(BatchSpan, span))
         seen_ms = timestamp if timestamp > now_ms else now_ms
         transaction = (-1, NO_TRANSACTION) if known is None else known[3:]
         if (
-            header.attributes & _TRANSACTION_BITS == TRANSACTIONAL_BIT
+            attributes & TRANSACTIONAL_BIT
             and transaction[1] == NO_TRANSACTION
+            and not attributes & CONTROL_BIT
         ):
             transaction = (transaction[0], base_offset)
             self.transactions.begin(base_offset, place)

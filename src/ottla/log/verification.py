@@ -29,30 +29,24 @@ class Verification:
         self.since_ms = since_ms
 
 
-class Verifications:
-    __slots__ = ("_by_producer",)
-
-    def __init__(self) -> None:
-        self._by_producer: dict[int, Verification] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._by_producer)
+class Verifications(dict[int, Verification]):
+    """By producer; asked for every batch of one whether there are any."""
 
     def begin(self, producer_id: int, epoch: int, sequence: int, now_ms: int) -> Verification:
-        known = self._by_producer.get(producer_id)
+        known = self.get(producer_id)
         if known is None or known.epoch < epoch:
-            if len(self._by_producer) >= VERIFICATIONS_MAX:
-                del self._by_producer[next(iter(self._by_producer))]
-            known = self._by_producer[producer_id] = Verification(epoch, sequence, now_ms)
+            if len(self) >= VERIFICATIONS_MAX:
+                del self[next(iter(self))]
+            known = self[producer_id] = Verification(epoch, sequence, now_ms)
         elif known.epoch == epoch and sequence < known.lowest_sequence:
             known.lowest_sequence = sequence
         return known
 
     def end(self, producer_id: int) -> None:
-        self._by_producer.pop(producer_id, None)
+        self.pop(producer_id, None)
 
     def check(self, header: BatchHeader, verification: Verification | None) -> None:
-        known = self._by_producer.get(header.producer_id)
+        known = self.get(header.producer_id)
         if known is None or known is not verification or known.epoch != header.producer_epoch:
             raise InvalidTransactionState(
                 f"producer {header.producer_id} has no transaction here that its coordinator knows"
@@ -66,8 +60,8 @@ class Verifications:
     def expire(self, now_ms: int, expiry_ms: int) -> None:
         late = [
             producer_id
-            for producer_id, known in self._by_producer.items()
+            for producer_id, known in self.items()
             if now_ms - known.since_ms >= expiry_ms
         ]
         for producer_id in late:
-            del self._by_producer[producer_id]
+            del self[producer_id]

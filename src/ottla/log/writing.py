@@ -25,19 +25,16 @@ from ottla.wire.schema import Buffer
 Mark = tuple[Segment, int, IndexMark, int]
 
 
-class Queue:
+class Queue(NamedTuple):
     """What a segment is to get: batches from `position` on, and entries of its transaction index.
 
     They are written and synced together.
     """
 
-    __slots__ = ("aborted", "aborted_at", "batches", "position")
-
-    def __init__(self, position: int, aborted_at: int) -> None:
-        self.batches: list[Buffer] = []
-        self.position = position
-        self.aborted: list[bytes] = []
-        self.aborted_at = aborted_at
+    batches: list[Buffer]
+    position: int
+    aborted: Sequence[bytes]
+    aborted_at: int
 
 
 class Roll(NamedTuple):
@@ -127,8 +124,8 @@ class Writing:
         file.write(queue.batches, queue.position)
         if queue.aborted:
             handle = segment.aborted_handle
-            create = self._unsynced.to_write if queue.aborted_at else self._create
-            create(handle).write(queue.aborted, queue.aborted_at)
+            opened = self._unsynced.to_write if queue.aborted_at else self._create
+            opened(handle).write(queue.aborted, queue.aborted_at)
 
     def _finish_segment(self, roll: Roll) -> None:
         segment, indexes = roll.segment, roll.segment.indexes

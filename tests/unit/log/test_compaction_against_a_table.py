@@ -22,6 +22,7 @@ from unit.log.compaction_kit import (
     everything,
     put,
     put_marker,
+    read_committed,
     records_in,
     table,
     write_and_sync,
@@ -130,6 +131,9 @@ class House:
     def check(self) -> None:
         found = everything(self.log)
         assert table(committed_in(found)) == table(committed_in(self.whole))
+        limit = self.log.first_unstable(self.log.end_offset) or self.log.written
+        stable = [record for record in committed_in(found) if record.offset < limit.offset]
+        assert read_committed(self.log) == stable, "what a reader is told of aborted transactions"
         self.check_order(found)
         assert undecided(found) == undecided(self.whole), "a transaction has lost its end"
         offsets = {record.offset for record in records_in(found)}

@@ -433,3 +433,16 @@ def test_what_was_aborted_in_the_same_write_as_a_roll_is_in_the_index_of_its_seg
         markers += [entry[2] for entry in entries]
     assert markers == list(range(1, 24, 2))
     assert aborted_in(log, 0, max_bytes=1) == [(7, 0)]
+
+
+def test_what_is_aborted_while_a_thread_writes_goes_with_the_next_write(disk: MemoryDisk) -> None:
+    log = open_log(disk)
+    send(log, 0, **TXN)
+    writing = log.begin_write()
+    assert writing is not None
+    end_transaction(log, ABORT)
+    writing.run()
+    log.finish_write(writing)
+    assert index_of(disk) == []
+    log.write()
+    assert index_of(disk) == [(7, 0, 1, 2)]

@@ -87,7 +87,7 @@ class _Look(NamedTuple):
             extents(look.segments, look.end_offset),
             self.cleaned_to,
             look.start_offset,
-            look.durable_base,
+            min(look.durable_base, look.stable_base),
             self.rules,
             now_ms,
             look.youngest_ms,

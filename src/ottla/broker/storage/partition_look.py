@@ -29,6 +29,9 @@ class PartitionLook:
     # is synced, and nothing may be rewritten or deleted that is only in memory.
     durable_offset: int
     durable_base: int
+    # The segment in which the first transaction begins that is not over: from it on nobody can
+    # know what compaction may take.
+    stable_base: int
 
     @classmethod
     def at(cls, partition: Partition) -> PartitionLook:
@@ -42,6 +45,7 @@ class PartitionLook:
             log.end_offset,
             min(high_watermark.offset, log.synced.offset),
             min(high_watermark.segment_base, log.synced.segment_base),
+            partition.last_stable.segment_base,
         )
 
     @property

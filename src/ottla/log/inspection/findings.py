@@ -53,7 +53,8 @@ ADVICE: Final[dict[Trouble, str]] = {
     Trouble.CUT: "Copy the directory before the broker starts: it would cut the log here.",
     Trouble.INDEX: _REBUILT,
     Trouble.TIME_INDEX: _REBUILT,
-    Trouble.TRANSACTION_INDEX: _REBUILT,
+    Trouble.TRANSACTION_INDEX: "Remove it and the .index beside it and restart the broker: both "
+    "are built anew from the log.",
     Trouble.SNAPSHOT: "Remove the file: producers' states are replayed from the batches.",
     Trouble.METADATA_SNAPSHOT: "The broker passes over it if an older one is there, or all of the "
     "metadata log; otherwise restore it from a copy.",
