@@ -293,3 +293,61 @@ def test_a_target_that_refuses_leaves_the_partition_where_it_is(
         broker.disk.heal()
         until(lambda: lies_in(client, "t", there), "it never arrives", PATIENCE_S)
         assert everything(client, "t") == values
+
+
+def test_the_controller_is_told_where_a_replica_lies_until_it_knows(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    with BrokerInside(a, b) as broker, RawClient(broker.bootstrap) as client:
+        broker.create_topic("t")
+        fill(client, "t", 1, 10)
+        node = broker.node
+        for _ in range(2):
+            _, there = here_and_there(client, "t", a, b)
+            (target,) = (store for store in node._stores if store.path == str(there))
+            assert ask_move(client, "t", 0, there) == 0
+            until(lambda to=there: lies_in(client, "t", to), "it never arrives", PATIENCE_S)
+
+            def is_known(directory_id: bytes = target.directory_id) -> bool:
+                topic = node._metadata.image.topics_by_name["t"]
+                return topic.partitions[0].directories == (directory_id,)
+
+            until(is_known, "the metadata has it elsewhere", PATIENCE_S)
+
+
+def test_a_compacted_log_moves_while_it_is_compacted(tmp_path: Path) -> None:
+    a, b = tmp_path / "a", tmp_path / "b"
+    settings = {"log_cleaner_backoff_ms": 20, "log_segment_bytes": 5_000}
+    with broker_on(a, b, **settings) as broker:
+        broker.create_topic(
+            "t", configs={"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}
+        )
+        latest: dict[bytes, bytes] = {}
+        with RawClient(broker.bootstrap) as client:
+            for lap in range(6):
+                for number in range(100):
+                    key, value = b"%d" % (number % 7), b"%d.%d" % (lap, number)
+                    assert produce(client, "t", batch(value, key=key)).error_code == 0
+                    latest[key] = value
+                here, there = here_and_there(client, "t", a, b)
+                assert ask_move(client, "t", 0, there) == 0
+                until(lambda to=there: lies_in(client, "t", to), "it never arrives", PATIENCE_S)
+                until(lambda at=here: not list(at.glob("t-0*")), "old files remain", PATIENCE_S)
+        broker.kill()
+        broker.start()
+        consumer = Consumer(
+            {
+                "bootstrap.servers": broker.bootstrap,
+                "group.id": "g",
+                "enable.partition.eof": True,
+                "log_level": 0,
+            }
+        )
+        consumer.assign([TopicPartition("t", 0, 0)])
+        found: dict[bytes, bytes] = {}
+        count = 0
+        while (message := consumer.poll(PATIENCE_S)) is not None and message.error() is None:
+            found[message.key()] = message.value()
+            count += 1
+        consumer.close()
+        assert found == latest
+        assert count < 600, "nothing was compacted"
