@@ -36,7 +36,14 @@ DERBY_LOG: Final = "derby.stream.error.file"
 # For a JVM that lives for seconds: no time for the second compiler, no cores for collectors.
 ONE_COMPILER: Final = "-XX:TieredStopAtLevel=1"
 SMALL_COLLECTOR: Final = "-XX:+UseSerialGC"
+# For one that stays: the second compiler takes the cores of a start for what runs a few thousand
+# times and never again. Twenty times as many calls are soon there where rows are many.
+LATE_SECOND_COMPILER: Final = (
+    "-XX:Tier4InvocationThreshold=100000 -XX:Tier4MinInvocationThreshold=12000 "
+    "-XX:Tier4CompileThreshold=300000 -XX:Tier4BackEdgeThreshold=800000"
+)
 A_COLLECTOR: Final = re.compile(r"-XX:\+Use\w+GC\b")
+A_COMPILER: Final = re.compile(r"-XX:[+-]?Tier")
 # Where options come from for every Java, and for the one of spark-submit.
 OF_EVERY_JAVA: Final = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 OF_SPARK_SUBMIT: Final = (*OF_EVERY_JAVA, "SPARK_SUBMIT_OPTS", SUBMIT_ARGUMENTS)
@@ -220,9 +227,12 @@ def settings_of(
         settings |= _DELTA
     level = "info" if verbose else "off"
     options = []
+    others = [os.environ.get(name, "") for name in OF_SPARK_SUBMIT]
+    others += [given.get(name, "") for name in ALL_JAVA_OPTIONS]
     if is_brief:
-        others = [os.environ.get(name, "") for name in OF_SPARK_SUBMIT]
-        options.append(_quick_jvm([*others, *(given.get(name, "") for name in ALL_JAVA_OPTIONS)]))
+        options.append(_quick_jvm(others))
+    elif is_local(master) and not any(map(A_COMPILER.search, others)):
+        options.append(LATE_SECOND_COMPILER)
     options += [given.pop(JAVA_OPTIONS, ""), f"-Dlog4j2.configurationFile={LOG4J.as_uri()}"]
     if DERBY_LOG not in pipeline.spark.get(JAVA_OPTIONS, ""):
         options.append(f"-D{DERBY_LOG}={shlex.quote(str(scratch() / 'derby.log'))}")

@@ -25,7 +25,16 @@ from ottla.pipelines.language.model import (
 from ottla.pipelines.language.problems import PipelineFailed, Place
 from ottla.pipelines.launch import session
 from ottla.pipelines.launch.jvm import submit_arguments
-from ottla.pipelines.launch.session import environment, local_cores, settings_of, start_session
+from ottla.pipelines.launch.session import (
+    LATE_SECOND_COMPILER,
+    OF_SPARK_SUBMIT,
+    ONE_COMPILER,
+    SMALL_COLLECTOR,
+    environment,
+    local_cores,
+    settings_of,
+    start_session,
+)
 from ottla.pipelines.sinks.kinds import sink_kind
 from ottla.pipelines.sources.kinds import source_kind
 
@@ -93,7 +102,8 @@ def test_settings_of_the_file_win() -> None:
     found = settings_of(pipeline(own), "local[2]", jars=["b.jar"], packages=["g:a:1", "g:b:1"])
     assert found["spark.sql.shuffle.partitions"] == "7"
     assert found["spark.sql.session.timeZone"] == "Europe/Prague"
-    assert found["spark.driver.extraJavaOptions"].startswith("-Xss4m -Dlog4j2.configurationFile=")
+    options = found["spark.driver.extraJavaOptions"].removeprefix(f"{LATE_SECOND_COMPILER} ")
+    assert options.startswith("-Xss4m -Dlog4j2.configurationFile=")
     assert found["spark.jars"] == f"{Path.cwd()}/a.jar,{Path.cwd()}/b.jar"
     assert found["spark.jars.packages"] == "g:a:1,g:b:1"
     assert "spark.master" not in found
@@ -206,6 +216,35 @@ def test_only_brief_commands_go_without_the_second_compiler() -> None:
     brief = settings_of(pipeline(own), "local", is_brief=True)["spark.driver.extraJavaOptions"]
     assert brief.startswith("-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:TieredStopAtLevel=4 ")
     assert "Tiered" not in settings_of(pipeline(), "local")["spark.driver.extraJavaOptions"]
+
+
+@pytest.mark.parametrize("where", ["file", "defaults", "SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS"])
+def test_a_run_on_this_machine_has_its_second_compiler_later_unless_told_otherwise(
+    where: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in OF_SPARK_SUBMIT:
+        monkeypatch.delenv(name, raising=False)
+    java = "spark.driver.extraJavaOptions"
+    assert LATE_SECOND_COMPILER in settings_of(pipeline(), "local[2]")[java]
+    assert "Tier4" not in settings_of(pipeline(), "spark://there:7077")[java]
+    chosen = "-XX:Tier4InvocationThreshold=7"
+    names = {"file": java, "defaults": "spark.driver.defaultJavaOptions"}
+    own = {names[where]: chosen} if where in names else {}
+    if where not in names:
+        monkeypatch.setenv(where, chosen)
+    options = settings_of(pipeline(own), "local[2]")[java]
+    assert options.count("Tier4") == (where == "file")
+
+
+def test_java_knows_the_options_of_its_compilers() -> None:
+    java = shutil.which("java")
+    if java is None:
+        pytest.skip("no java")
+    options = [*LATE_SECOND_COMPILER.split(), ONE_COMPILER, SMALL_COLLECTOR]
+    command = [java, *options, "-version"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "warning" not in done.stderr.lower()
 
 
 @pytest.mark.parametrize("where", ["file", "defaults", "SPARK_SUBMIT_OPTS", "JAVA_TOOL_OPTIONS"])
