@@ -14,6 +14,7 @@ from ottla.wire.messages.alter_partition_reassignments import (
     ReassignablePartition,
     ReassignableTopic,
 )
+from ottla.wire.messages.broker_registration import Listener
 from ottla.wire.messages.list_partition_reassignments import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsTopics,
@@ -254,6 +255,17 @@ def test_each_partition_stands_for_itself():
         ("t", 1, [1, 2, 3], [1], [3]),
     ]
     assert listed(fleet, t=[1, 9], none=[0]) == [("t", 1, [1, 2, 3], [1], [3])]
+
+
+def test_a_move_puts_no_two_replicas_on_one_host():
+    fleet = Fleet()
+    for node_id, host in ((1, "a"), (11, "a"), (2, "b"), (3, "c")):
+        fleet.join(node_id, rack=host, listeners=[Listener("PLAINTEXT", host, node_id, 0)])
+    fleet.create("t", assignments={0: [1, 2]}, partitions=-1, factor=-1)
+    assert ask(fleet, [(0, [1, 11])]) == [ErrorCode.INVALID_REPLICA_ASSIGNMENT]
+    assert listed(fleet) == [], "too few hosts"
+    # One after the other on the same host is a move like any other.
+    assert ask(fleet, [(0, [11, 3])]) == [ErrorCode.NONE]
 
 
 def test_a_request_that_would_be_too_many_records_moves_nothing(monkeypatch):
