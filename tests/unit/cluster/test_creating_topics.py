@@ -287,7 +287,8 @@ def test_a_drained_node_gets_no_new_partitions_until_it_is_taken_back():
     partitions = fleet.image.topics_by_name["t"].partitions.values()
     assert {frozenset(partition.replicas) for partition in partitions} == {frozenset({1, 3})}
     fleet.create("__consumer_offsets", factor=2)
-    fleet.settle()
+    fleet.lose(3)
+    fleet.come_back(3)
     assert 2 not in fleet.partition("__consumer_offsets").replicas, "nor when such topics grow"
     assert fleet.alter(4, "", ("drained.nodes", 3, "2")).error_code == ErrorCode.NONE
     assert fleet.create("u", factor=3).error_code == ErrorCode.NONE

@@ -132,7 +132,8 @@ def test_what_the_controller_refuses_stays_as_it_was_and_may_be_asked_again() ->
     live(story)
 
 
-def test_who_catches_up_while_another_is_being_taken_in_is_taken_in_next() -> None:
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_who_catches_up_while_another_is_being_taken_in_is_taken_in_next(is_lost: bool) -> None:
     """It may not fetch again for as long as nobody writes."""
 
     async def story() -> None:
@@ -141,6 +142,8 @@ def test_who_catches_up_while_another_is_being_taken_in_is_taken_in_next() -> No
                 keeping.node.fetched_by(THIRD, 0)
                 assert keeping.node.partition.is_misplaced(THIRD)
                 keeping.keeper.notice(keeping.node.partition)
+                if is_lost:
+                    raise NotController("the answer is lost")
             return as_asked(request)
 
         keeping = Keeping(answer)
@@ -148,7 +151,7 @@ def test_who_catches_up_while_another_is_being_taken_in_is_taken_in_next() -> No
         keeping.node.fetched_by(SECOND, 0)
         await keeping.noticed()
         assert keeping.in_sync == {OWN, SECOND, THIRD}
-        assert len(keeping.asked) == 2
+        assert len(keeping.asked) == 2 + is_lost
 
     live(story)
 
