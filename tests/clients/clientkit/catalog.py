@@ -34,7 +34,7 @@ CLIENTS = (
         "kafka-python",
         PYTHON,
         python("kafka_python.py"),
-        frozenset({"null_header", "record_without_key_and_value", "transactions"}),
+        frozenset({"null_header", "record_without_key_and_value"}),
     ),
     Client(
         "aiokafka",
@@ -51,7 +51,6 @@ CLIENTS = (
                 "offset_of_max_timestamp",
                 "record_without_key_and_value",
                 "set_offset",
-                "transactions",
             }
         ),
     ),
@@ -61,7 +60,7 @@ CLIENTS = (
         "franz-go",
         GO,
         toolchains.build_go,
-        frozenset({"auto_create", "describe_features", "transactions"}),
+        frozenset({"auto_create", "describe_features"}),
     ),
     Client(
         "kafkajs",

@@ -38,6 +38,9 @@ func startConsumer(seeds []string, r *Request) (*Consumer, error) {
 		kgo.MetadataMinAge(100 * time.Millisecond),
 		kgo.MetadataMaxAge(time.Second),
 	}
+	if r.Isolation == "read_committed" {
+		options = append(options, kgo.FetchIsolationLevel(kgo.ReadCommitted()))
+	}
 	if r.MaxBytes > 0 {
 		options = append(options, kgo.FetchMaxPartitionBytes(r.MaxBytes))
 	}

@@ -46,6 +46,13 @@ type Request struct {
 	Assignor   string `json:"assignor"`
 	InstanceID string `json:"instance_id"`
 	Reset      string `json:"reset"`
+	Isolation  string `json:"isolation"`
+
+	To              string `json:"to"`
+	TransactionalID string `json:"transactional_id"`
+	Each            int    `json:"each"`
+	AbortEvery      int    `json:"abort_every"`
+	TimeoutMs       int    `json:"timeout_ms"`
 }
 
 // Record is one message to send.
@@ -63,6 +70,7 @@ type Program struct {
 	seeds     []string
 	admin     *kadm.Client
 	consumers map[string]*Consumer
+	copying   *Copying
 }
 
 var out sync.Mutex
@@ -83,7 +91,7 @@ func main() {
 	if err != nil {
 		panic(err)
 	}
-	program := &Program{seeds, kadm.NewClient(client), map[string]*Consumer{}}
+	program := &Program{seeds, kadm.NewClient(client), map[string]*Consumer{}, nil}
 	lines := bufio.NewScanner(os.Stdin)
 	lines.Buffer(nil, 64<<20)
 	for lines.Scan() {
@@ -120,6 +128,11 @@ func (p *Program) answer(ctx context.Context, r *Request) (any, error) {
 		consumer, err := startConsumer(p.seeds, r)
 		p.consumers[r.Consumer] = consumer
 		return nil, err
+	case "copy":
+		p.copying = startCopying(p.seeds, p.admin, r)
+		return nil, nil
+	case "copied":
+		return p.copying.status(), nil
 	case "seek":
 		p.consumers[r.Consumer].seek(r.Topic, r.Partition, r.Offset)
 		return nil, nil

@@ -19,7 +19,17 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, Records
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment
-from shell import ConsumerThread, Program, Refused, encoded, headers_of, seen, serve, value_of
+from shell import (
+    ConsumerThread,
+    Copying,
+    Program,
+    Refused,
+    encoded,
+    headers_of,
+    seen,
+    serve,
+    value_of,
+)
 
 TIMEOUT_S = 30
 T = TypeVar("T")
@@ -159,6 +169,7 @@ class Aio(Program):
         instance_id: str | None = None,
         reset: str = "earliest",
         max_bytes: int | None = None,
+        isolation: str = "read_uncommitted",
     ) -> AIOKafkaConsumer:
         settings = {"max_partition_fetch_bytes": max_bytes} if max_bytes is not None else {}
         consumer = AIOKafkaConsumer(
@@ -167,6 +178,7 @@ class Aio(Program):
             group_instance_id=instance_id,
             auto_offset_reset=reset,
             enable_auto_commit=False,
+            isolation_level=isolation,
             partition_assignment_strategy=(RangePartitionAssignor,),
             session_timeout_ms=6000,
             heartbeat_interval_ms=500,
@@ -183,6 +195,57 @@ class Aio(Program):
         for topic, partition, offset in partitions:
             consumer.seek(TopicPartition(topic, partition), offset)
         return consumer
+
+    def copy_session(self, copying: Copying, **args: Any) -> bool:
+        return self.loop.run(self._copy_session(copying, **args))
+
+    async def _copy_session(
+        self,
+        copying: Copying,
+        topic: str,
+        to: str,
+        group: str,
+        transactional_id: str,
+        each: int = 5,
+        timeout_ms: int = 60_000,
+    ) -> bool:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self.bootstrap,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+        )
+        await producer.start()
+        consumer = await self._started_consumer(
+            Listener(), group, [topic], isolation="read_committed"
+        )
+        try:
+            while True:
+                batches = await consumer.getmany(timeout_ms=200, max_records=each)
+                if not batches:
+                    if await self._is_at_end(consumer, topic):
+                        return True
+                    continue
+                await producer.begin_transaction()
+                for batch in batches.values():
+                    for record in batch:
+                        await producer.send(to, key=record.key, value=record.value)
+                positions = {place: batch[-1].offset + 1 for place, batch in batches.items()}
+                await producer.send_offsets_to_transaction(positions, group)
+                if copying.is_to_abort:
+                    await producer.abort_transaction()
+                    copying.aborted += 1
+                    return False
+                await producer.commit_transaction()
+                copying.committed += 1
+        finally:
+            await asyncio.gather(consumer.stop(), producer.stop(), return_exceptions=True)
+
+    @staticmethod
+    async def _is_at_end(consumer: AIOKafkaConsumer, topic: str) -> bool:
+        places = [TopicPartition(topic, i) for i in consumer.partitions_for_topic(topic) or ()]
+        ends = await consumer.end_offsets(places)
+        found = [(await consumer.committed(place) or 0, ends[place]) for place in places]
+        return bool(found) and all(position == end for position, end in found)
 
     def op_create_topic(
         self, topic: str, partitions: int = -1, configs: dict[str, str] | None = None

@@ -18,7 +18,17 @@ from kafka.admin import ConfigResource, ConfigResourceType, OffsetSpec
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
 from kafka.structs import OffsetAndMetadata
-from shell import ConsumerThread, Program, Refused, encoded, headers_of, seen, serve, value_of
+from shell import (
+    ConsumerThread,
+    Copying,
+    Program,
+    Refused,
+    encoded,
+    headers_of,
+    seen,
+    serve,
+    value_of,
+)
 
 TIMEOUT_S = 30
 ASSIGNORS = {"range": RangePartitionAssignor, "cooperative-sticky": CooperativeStickyAssignor}
@@ -125,6 +135,7 @@ class KafkaPython(Program):
         instance_id: str | None = None,
         reset: str = "earliest",
         max_bytes: int | None = None,
+        isolation: str = "read_uncommitted",
     ) -> None:
         settings = {"max_partition_fetch_bytes": max_bytes} if max_bytes is not None else {}
         consumer = KafkaConsumer(
@@ -133,6 +144,7 @@ class KafkaPython(Program):
             group_instance_id=instance_id,
             auto_offset_reset=reset,
             enable_auto_commit=False,
+            isolation_level=isolation,
             partition_assignment_strategy=(ASSIGNORS[assignor],),
             session_timeout_ms=6000,
             heartbeat_interval_ms=500,
@@ -153,6 +165,69 @@ class KafkaPython(Program):
         for topic in topics or []:
             consumer.partitions_for_topic(topic)
         listener.thread = thread_of(Adapter(consumer))
+
+    def copy_session(
+        self,
+        copying: Copying,
+        topic: str,
+        to: str,
+        group: str,
+        transactional_id: str,
+        each: int = 5,
+        timeout_ms: int = 60_000,
+    ) -> bool:
+        producer = KafkaProducer(
+            bootstrap_servers=self.bootstrap,
+            transactional_id=transactional_id,
+            transaction_timeout_ms=timeout_ms,
+        )
+        consumer = KafkaConsumer(
+            bootstrap_servers=self.bootstrap,
+            group_id=group,
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+            isolation_level="read_committed",
+            session_timeout_ms=6000,
+            heartbeat_interval_ms=500,
+            fetch_max_wait_ms=100,
+            max_poll_records=each,
+        )
+        try:
+            producer.init_transactions()
+            consumer.subscribe([topic])
+            consumer.partitions_for_topic(topic)
+            while True:
+                batches = consumer.poll(timeout_ms=200)
+                if not batches:
+                    if self._is_at_end(consumer, topic):
+                        return True
+                    continue
+                producer.begin_transaction()
+                for batch in batches.values():
+                    for record in batch:
+                        producer.send(to, key=record.key, value=record.value)
+                positions = {
+                    place: OffsetAndMetadata(batch[-1].offset + 1, "", -1)
+                    for place, batch in batches.items()
+                }
+                producer.send_offsets_to_transaction(positions, consumer.group_metadata())
+                if copying.is_to_abort:
+                    producer.abort_transaction()
+                    copying.aborted += 1
+                    return False
+                producer.commit_transaction()
+                copying.committed += 1
+        finally:
+            consumer.close(autocommit=False)
+            producer.close(1)
+
+    @staticmethod
+    def _is_at_end(consumer: KafkaConsumer, topic: str) -> bool:
+        places = [TopicPartition(topic, i) for i in consumer.partitions_for_topic(topic) or ()]
+        ends = consumer.end_offsets(places)
+        return bool(places) and all(
+            (consumer.committed(place) or 0) == ends[place] for place in places
+        )
 
     def op_create_topic(
         self, topic: str, partitions: int = -1, configs: dict[str, str] | None = None
