@@ -147,8 +147,11 @@ async def settle(
             not in (None, verification)
             for key, verification in found.items()
         )
-        if not (is_before_its_time or is_overtaken) or loop.time() >= until_s:
+        if not (is_before_its_time or is_overtaken):
             return found, codes
+        if loop.time() >= until_s:
+            # An answer that came too late is none: the client asks again.
+            return {}, dict.fromkeys(asked, ErrorCode.CONCURRENT_TRANSACTIONS)
         if is_before_its_time:
             await asyncio.sleep(RETRY_PAUSE_S)
 
