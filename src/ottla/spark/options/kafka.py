@@ -153,7 +153,7 @@ REFUSED: Final[Mapping[str, str]] = {
     "interceptor.classes": _JAVA,
     "partitioner.class": _JAVA + "; rows may carry a column partition instead",
     "partitioner.ignore.keys": "keys are always partitioned as by Kafka's default partitioner",
-    "transactional.id": "transactions are not supported yet",
+    "transactional.id": "the sink writes at least once, without transactions",
     "sasl.client.callback.handler.class": _JAVA,
     "sasl.login.callback.handler.class": _JAVA,
     "sasl.login.class": _JAVA,
