@@ -203,8 +203,7 @@ transaction.state.log.min.isr=1
         first = json.loads(started.stderr.readline())
         assert (first["level"], first["message"]) == (
             "warning",
-            "without effect on this broker: inter.broker.listener.name, num.network.threads, "
-            "transaction.state.log.min.isr",
+            "without effect on this broker: inter.broker.listener.name, num.network.threads",
         )
         line = ""
         while not line.startswith("ready on "):

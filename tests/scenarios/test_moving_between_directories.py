@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -314,6 +314,15 @@ def test_the_controller_is_told_where_a_replica_lies_until_it_knows(tmp_path: Pa
             until(is_known, "the metadata has it elsewhere", PATIENCE_S)
 
 
+def log_bytes(directory: Path) -> int:
+    """What its segments hold; compaction takes files away meanwhile."""
+    total = 0
+    for path in directory.glob("*.log"):
+        with suppress(FileNotFoundError):
+            total += path.stat().st_size
+    return total
+
+
 def test_a_compacted_log_moves_while_it_is_compacted(tmp_path: Path) -> None:
     a, b = tmp_path / "a", tmp_path / "b"
     settings = {"log_cleaner_backoff_ms": 20, "log_segment_bytes": 5_000}
@@ -329,6 +338,11 @@ def test_a_compacted_log_moves_while_it_is_compacted(tmp_path: Path) -> None:
                     assert produce(client, "t", batch(value, key=key)).error_code == 0
                     latest[key] = value
                 here, there = here_and_there(client, "t", a, b)
+                if lap % 2:
+                    # Every other time it is compacted before it moves, else as it happens.
+                    until(
+                        lambda at=here: log_bytes(at / "t-0") < 10_000, "not compacted", PATIENCE_S
+                    )
                 assert ask_move(client, "t", 0, there) == 0
                 until(lambda to=there: lies_in(client, "t", to), "it never arrives", PATIENCE_S)
                 until(lambda at=here: not list(at.glob("t-0*")), "old files remain", PATIENCE_S)

@@ -66,6 +66,10 @@ class Quorum:
         return node.end_call(_wake_ms(node))
 
     @property
+    def fetch_timeout_ms(self) -> int:
+        return self._node.times.fetch_timeout_ms
+
+    @property
     def role(self) -> Role:
         return self._node.role
 

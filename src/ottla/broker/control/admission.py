@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from ottla.errors import CannotStart
+from ottla.ports import Clock
 from ottla.types import NodeId
 
 if TYPE_CHECKING:
@@ -17,23 +18,29 @@ logger = logging.getLogger(__name__)
 
 # So often a start says that it waits for other nodes.
 WAIT_TOLD_S: Final = 5.0
+# A node that was killed and has a new disk is taken for two until its last fetch is forgotten, or
+# until the others have elected somebody else. For so many times as long there really are two.
+DOUBLE_FETCH_TIMEOUTS: Final = 3
 
 
 class Admission:
     def __init__(
         self,
         node_id: NodeId,
+        clock: Clock,
         quorum: Callable[[], Quorum],
         address_of: Callable[[NodeId], str | None],
         addresses: Callable[[], str],
     ) -> None:
         self._node_id = node_id
+        self._clock = clock
         self._quorum = quorum
         self._address_of = address_of
         self._addresses = addresses
         self._is_over = asyncio.Event()
         self._strangers: set[NodeId] = set()
         self._refusal: CannotStart | None = None
+        self._double_since_ms: int | None = None
 
     async def ready(self) -> None:
         """Returns when there is a leader, and all that it had committed is known here."""
@@ -61,7 +68,13 @@ class Admission:
         return f"waiting for a majority of the voters {names}"
 
     def meet_double(self) -> None:
-        """Others have heard of this node's number from another disk."""
+        """Others have heard of this node's number from another disk, and not long ago."""
+        now_ms = self._clock.now().steady_ms
+        if self._double_since_ms is None:
+            self._double_since_ms = now_ms
+        patience_ms = DOUBLE_FETCH_TIMEOUTS * self._quorum().fetch_timeout_ms
+        if not self._is_over.is_set() and now_ms - self._double_since_ms < patience_ms:
+            return
         listed, where = self._quorum().voters.get(self._node_id), ""
         if listed is not None and listed.endpoints:
             where = f", at {listed.endpoints[0].host}:{listed.endpoints[0].port}"

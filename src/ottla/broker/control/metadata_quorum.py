@@ -133,7 +133,7 @@ class MetadataQuorum:
         self._listeners: list[Callable[[], None]] = []
         self._own_endpoint: Endpoint | None = None
         self.admission = Admission(
-            partition.node_id, lambda: self._quorum, self.address_of, self._addresses
+            partition.node_id, clock, lambda: self._quorum, self.address_of, self._addresses
         )
         self.changes = VoterChanges(loop, partition.node_id, self.tell)
         if self.has_others:
