@@ -36,7 +36,7 @@ def test_the_tool_describes_raises_and_lowers(jars: Path) -> None:
 
         code, described = tool("describe")
         assert code == 0
-        of_quorum, of_metadata = described.splitlines()
+        of_quorum, of_metadata, of_transactions = described.splitlines()
         assert of_quorum.split("\t")[:4] == [
             "Feature: kraft.version",
             "SupportedMinVersion: 0",
@@ -48,6 +48,12 @@ def test_the_tool_describes_raises_and_lowers(jars: Path) -> None:
             "SupportedMinVersion: 3.9-IV0",
             "SupportedMaxVersion: 4.0-IV1",
             "FinalizedVersionLevel: 3.9-IV0",
+        ]
+        assert of_transactions.split("\t")[:4] == [
+            "Feature: transaction.version",
+            "SupportedMinVersion: 0",
+            "SupportedMaxVersion: 2",
+            "FinalizedVersionLevel: 2",
         ]
         for arguments, said in (
             (

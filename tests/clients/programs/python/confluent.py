@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -26,6 +27,9 @@ from confluent_kafka.admin import (
 from shell import ConsumerThread, Copying, Program, Refused, headers_of, seen, serve, value_of
 
 TIMEOUT_S = 30
+# When a coordinator is gone from the metadata, librdkafka 2.16 may wait for its old handle of that
+# node for as long as the producer lives. An application gives such a producer up.
+TRANSACTION_TIMEOUT_S = 10
 
 
 def only(futures: dict[Any, Any]) -> Any:
@@ -34,12 +38,13 @@ def only(futures: dict[Any, Any]) -> Any:
 
 
 def again(work: Callable[[], Any]) -> None:
-    """As long as the library says that it is worth another try."""
+    """As long as the library says that it is worth another try, and some time."""
+    deadline = time.monotonic() + TRANSACTION_TIMEOUT_S
     while True:
         try:
             work()
         except KafkaException as error:
-            if not error.args[0].retriable():
+            if not error.args[0].retriable() or time.monotonic() > deadline:
                 raise
         else:
             return
@@ -84,6 +89,7 @@ class Confluent(Program):
     def __init__(self, bootstrap: str) -> None:
         super().__init__(bootstrap)
         self.admin = AdminClient({"bootstrap.servers": bootstrap})
+        self.given_up: list[Producer] = []
 
     def code_of(self, error: Exception) -> int | None:
         if not isinstance(error, KafkaException):
@@ -198,7 +204,7 @@ class Confluent(Program):
                 "metadata.recovery.strategy": "none",
             }
         )
-        again(lambda: producer.init_transactions(TIMEOUT_S))
+        again(lambda: producer.init_transactions(TRANSACTION_TIMEOUT_S))
         consumer = Consumer(
             {
                 "bootstrap.servers": self.bootstrap,
@@ -226,14 +232,22 @@ class Confluent(Program):
                 positions = consumer.position(consumer.assignment())
                 metadata = consumer.consumer_group_metadata()
                 again(
-                    lambda: producer.send_offsets_to_transaction(positions, metadata, TIMEOUT_S)  # noqa: B023
+                    lambda: producer.send_offsets_to_transaction(
+                        positions,  # noqa: B023
+                        metadata,  # noqa: B023
+                        TRANSACTION_TIMEOUT_S,
+                    )
                 )
                 if copying.is_to_abort:
-                    again(lambda: producer.abort_transaction(TIMEOUT_S))
+                    again(lambda: producer.abort_transaction(TRANSACTION_TIMEOUT_S))
                     copying.aborted += 1
                     return False
-                again(lambda: producer.commit_transaction(TIMEOUT_S))
+                again(lambda: producer.commit_transaction(TRANSACTION_TIMEOUT_S))
                 copying.committed += 1
+        except KafkaException:
+            # Whoever destroys one that waits for a handle waits as long.
+            self.given_up.append(producer)
+            raise
         finally:
             consumer.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -345,8 +346,17 @@ class KafkaPython(Program):
 
     def _offset(self, topic: str, partition: int, spec: Any) -> int:
         target = TopicPartition(topic, partition)
-        found: int = self.admin.list_partition_offsets({target: spec})[target].offset
-        return found
+        deadline = time.monotonic() + TIMEOUT_S
+        while True:
+            try:
+                found: int = self.admin.list_partition_offsets({target: spec})[target].offset
+            except kafka.errors.KafkaConnectionError:
+                # Its admin client asks a node that is gone until it has heard of that.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.1)
+            else:
+                return found
 
 
 if __name__ == "__main__":
