@@ -232,6 +232,7 @@ class Aio(Program):
                 positions = {place: batch[-1].offset + 1 for place, batch in batches.items()}
                 await producer.send_offsets_to_transaction(positions, group)
                 if copying.is_to_abort:
+                    await producer.flush()  # Else what is not sent yet never is.
                     await producer.abort_transaction()
                     copying.aborted += 1
                     return False

@@ -239,6 +239,7 @@ class Confluent(Program):
                     )
                 )
                 if copying.is_to_abort:
+                    producer.flush(TRANSACTION_TIMEOUT_S)  # Else what is not sent yet never is.
                     again(lambda: producer.abort_transaction(TRANSACTION_TIMEOUT_S))
                     copying.aborted += 1
                     return False

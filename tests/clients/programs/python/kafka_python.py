@@ -213,6 +213,7 @@ class KafkaPython(Program):
                 }
                 producer.send_offsets_to_transaction(positions, consumer.group_metadata())
                 if copying.is_to_abort:
+                    producer.flush(TIMEOUT_S)  # Else what is not sent yet never is.
                     producer.abort_transaction()
                     copying.aborted += 1
                     return False

@@ -96,6 +96,8 @@ final class Copying implements Runnable {
                     }
                     producer.sendOffsetsToTransaction(positions, consumer.groupMetadata());
                     if (abortEvery > 0 && (committed + aborted + 1) % abortEvery == 0) {
+                        // Else what is not sent yet never is.
+                        producer.flush();
                         producer.abortTransaction();
                         count(false);
                         return;
